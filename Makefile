@@ -1,0 +1,72 @@
+# The interface of the project: every target sets up what it needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PORT ?= 8080
+NATIVE := $(wildcard actors/*.pyx actors/*.pxd actors/*.h)
+
+.PHONY: help install run test check bench endurance lock clean
+
+help:
+	@echo "make run      set up, start a node on 127.0.0.1:$(PORT) with two sample boards"
+	@echo "make test     set up, run the tests"
+	@echo "make check    set up, lint, type-check, check import directions and ray_cluster.yaml"
+	@echo "make install  set up $(VENV) with the ranknode command in it"
+	@echo "make bench    time the structures"
+	@echo "make endurance  ten million events over a hundred simulated days, with plots"
+	@echo "make lock     renew requirements.lock and requirements-dev.lock"
+	@echo "make clean    remove everything that was made"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+		|| { echo "ranknode needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
+	@test -e "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
+		|| { echo "Python.h is missing: apt-get install python3-dev"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.requirements: requirements.lock | $(BIN)/python
+	$(BIN)/python -m pip install --require-hashes -r requirements.lock
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.requirements pyproject.toml setup.py tools/build_backend.py $(NATIVE)
+	$(BIN)/python -m pip install --no-deps --editable .
+	@touch $@
+
+$(VENV)/.dev-requirements: requirements-dev.lock $(VENV)/.built
+	$(BIN)/python -m pip install --require-hashes -r requirements-dev.lock
+	@touch $@
+
+install: $(VENV)/.built
+
+run: $(VENV)/.built
+	$(BIN)/ranknode serve --data var/demo --port $(PORT) --samples
+
+test: $(VENV)/.dev-requirements
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev-requirements
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/check_cluster.py ray_cluster.yaml
+
+bench: $(VENV)/.dev-requirements
+	$(BIN)/python -m loadtest.bench_structures
+
+endurance: $(VENV)/.dev-requirements
+	$(BIN)/python -m loadtest.endurance
+
+lock: | $(BIN)/python
+	$(BIN)/python -m pip install uv
+	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-emit-index-url \
+		--no-annotate --upgrade -o requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-emit-index-url \
+		--no-annotate --upgrade --extra dev -c requirements.lock -o requirements-dev.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) build *.egg-info var loadtest/results actors/*.c actors/*.so
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

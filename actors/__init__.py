@@ -1,0 +1,1 @@
+"""What a board is (pure), and the Ray actors that host boards."""

@@ -1,0 +1,1 @@
+"""A running server: HTTP, configuration, and the command line."""

@@ -1,0 +1,1 @@
+"""The truth on disk: records, event log, snapshots, recovery, verification."""
