@@ -1,0 +1,261 @@
+"""The log's contract, and the half of it that does not depend on where the bytes lie.
+
+Owns the order of records: sequences without gaps, each hash over its predecessor's, one commit per
+append, none after a failed one; and the cache of decoded records. Knows no file.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from persistence.errors import CommitFailedError, DamagedError
+from persistence.records import (
+    EMPTY_HASH,
+    Event,
+    EventsRecord,
+    Record,
+    decode,
+    encode,
+    previous_hash,
+    record_hash,
+)
+
+
+class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a log.
+
+    segment_events_max: a segment that holds as many is sealed before the next commit.
+    segment_bytes_max: the size of a segment's memory map; it is sealed when 3/4 are used.
+    reserved_free_bytes: what a write leaves free on the disk, so that the rest of the node lives.
+    record_cache_bytes_max: decoded records kept for look-ups of single events.
+    """
+
+    segment_events_max: int = 1_000_000
+    segment_bytes_max: int = 1 << 30
+    reserved_free_bytes: int = 64 << 20
+    record_cache_bytes_max: int = 32 << 20
+
+
+class LogStats(msgspec.Struct, frozen=True):
+    """What a log occupies, and how many commits it made since it was opened."""
+
+    segments: int
+    bytes: int
+    commits: int
+
+
+class EventLog(Protocol):
+    """An append-only row of records that take the sequences 1, 2, 3, … without gaps.
+
+    One thread appends; any thread reads. A record is visible to readers once it is durable.
+    """
+
+    @property
+    def first_sequence(self) -> int:
+        """Return the first sequence that is kept, or would be next in an empty log."""
+
+    @property
+    def last_sequence(self) -> int:
+        """Return the last sequence, 0 when the log is empty."""
+
+    @property
+    def last_hash(self) -> bytes:
+        """Return the hash of the last record: it vouches for the whole log."""
+
+    @property
+    def stats(self) -> LogStats:
+        """Return what the log occupies."""
+
+    def append(self, records: Sequence[Record]) -> int:
+        """Commit records, all or none, that continue the sequence; return the bytes written.
+
+        They are durable when it returns. Raises StorageFullError before anything is written;
+        FencedError when another owner has taken over; CommitFailedError when the commit itself
+        failed, and from then on at every call: what is on disk is unknown until it is opened
+        again. Records out of sequence are an AssertionError.
+        """
+
+    def check_room(self, bytes_needed: int) -> None:
+        """Raise StorageFullError unless an append of `bytes_needed` has room."""
+
+    def read(self, after_sequence: int = 0) -> Iterator[Record]:
+        """Yield the records after `after_sequence`, up to the last one there is at the call.
+
+        Each is verified, and to follow the one before. Raises ValueError when `after_sequence`
+        is not where a record ends, DamagedError when a record is not what was written.
+        """
+
+    def record_at(self, sequence: int) -> Record:
+        """Return the record that holds `sequence`; LookupError if none does."""
+
+    def event(self, sequence: int) -> Event:
+        """Return the event that has `sequence`; LookupError if no event has."""
+
+    def hash_at(self, sequence: int) -> bytes:
+        """Return the hash of the record that ends with `sequence`; ValueError if none does."""
+
+    def close(self) -> None:
+        """Close the log; everything appended is durable already."""
+
+
+class ChainedLog(ABC):
+    """What every form of the log shares; a form stores and finds bytes by first sequence."""
+
+    def __init__(self, options: LogOptions) -> None:
+        self.options = options
+        self._end = (0, EMPTY_HASH)  # sequence and hash, replaced together
+        self._commits = 0
+        self._failed = False
+        self._cache_lock = threading.Lock()
+        self._cache: OrderedDict[int, tuple[Record, int]] = OrderedDict()
+        self._cache_bytes = 0
+
+    @property
+    def last_sequence(self) -> int:
+        """Return the last sequence, 0 when the log is empty."""
+        return self._end[0]
+
+    @property
+    def last_hash(self) -> bytes:
+        """Return the hash of the last record: it vouches for the whole log."""
+        return self._end[1]
+
+    @property
+    @abstractmethod
+    def first_sequence(self) -> int:
+        """Return the first sequence that is kept, or would be next in an empty log."""
+
+    @abstractmethod
+    def check_room(self, bytes_needed: int) -> None:
+        """Raise StorageFullError unless an append of `bytes_needed` has room."""
+
+    @abstractmethod
+    def _store(self, items: Sequence[tuple[int, bytes]], end: tuple[int, bytes]) -> None:
+        """Commit encoded records; `end` is the log's last sequence and hash with them."""
+
+    @abstractmethod
+    def _locate(self, sequence: int) -> int:
+        """Return the first sequence of the record that holds `sequence`, which is in the log."""
+
+    @abstractmethod
+    def _fetch(self, first_sequence: int) -> bytes:
+        """Return the bytes of the record that begins there; DamagedError if none does."""
+
+    @abstractmethod
+    def _scan(self, from_sequence: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the records from the one that begins there on, in order."""
+
+    def append(self, records: Sequence[Record]) -> int:
+        """Commit records, all or none, that continue the sequence; return the bytes written."""
+        if self._failed:
+            raise CommitFailedError("an earlier commit failed; the log must be opened again")
+        sequence, chain = self._end
+        items = []
+        for record in records:
+            if record.first_sequence != sequence + 1:
+                raise AssertionError(f"{record.first_sequence} does not follow {sequence}")
+            data = encode(record, chain)
+            items.append((record.first_sequence, data))
+            sequence, chain = record.last_sequence, record_hash(data)
+        if not items:
+            return 0
+        bytes_written = sum(len(data) for _, data in items)
+        self.check_room(bytes_written)
+        try:
+            self._store(items, (sequence, chain))
+        except (CommitFailedError, OSError) as error:
+            self._failed = True
+            raise CommitFailedError(f"the commit after sequence {self._end[0]}: {error}") from error
+        self._end = (sequence, chain)
+        self._commits += 1
+        return bytes_written
+
+    def read(self, after_sequence: int = 0) -> Iterator[Record]:
+        """Yield the records after `after_sequence`, up to the last one there is at the call."""
+        last_sequence = self.last_sequence
+        chain = self.hash_at(after_sequence) if after_sequence < last_sequence else None
+        if after_sequence > last_sequence:
+            raise ValueError(f"sequence {after_sequence} is after the log's end, {last_sequence}")
+        return self._read(after_sequence, last_sequence, chain)
+
+    def _read(self, sequence: int, last_sequence: int, chain: bytes | None) -> Iterator[Record]:
+        if sequence == last_sequence:
+            return
+        for first_sequence, data in self._scan(sequence + 1):
+            record = decode_at(first_sequence, data)
+            if first_sequence != sequence + 1 or previous_hash(data) != chain:
+                raise DamagedError(
+                    f"the record at sequence {first_sequence} does not follow that of {sequence}"
+                )
+            yield record
+            sequence, chain = record.last_sequence, record_hash(data)
+            if sequence >= last_sequence:
+                return
+        raise DamagedError(f"the records after sequence {sequence} are missing")
+
+    def hash_at(self, sequence: int) -> bytes:
+        """Return the hash of the record that ends with `sequence`; ValueError if none does.
+
+        The last hash before the first sequence kept is known from the record after it.
+        """
+        last_sequence, last_hash = self._end
+        if sequence == last_sequence:
+            return last_hash
+        if not self.first_sequence - 1 <= sequence < last_sequence:
+            raise ValueError(f"sequence {sequence} is not in the log")
+        if self._locate(sequence + 1) != sequence + 1:
+            raise ValueError(f"sequence {sequence} is inside a record")
+        data = self._fetch(sequence + 1)
+        decode_at(sequence + 1, data)
+        return previous_hash(data)
+
+    def event(self, sequence: int) -> Event:
+        """Return the event that has `sequence`; LookupError if no event has."""
+        record = self.record_at(sequence)
+        if isinstance(record, EventsRecord):
+            return record.row(sequence - record.first_sequence)
+        raise LookupError(f"sequence {sequence} is not an event")
+
+    def record_at(self, sequence: int) -> Record:
+        """Return the record that holds `sequence`; LookupError if none does.
+
+        Complexity: O(log n) while it is cached, else O(bytes of the record), to verify it.
+        """
+        if not self.first_sequence <= sequence <= self.last_sequence:
+            raise LookupError(f"sequence {sequence} is not in the log")
+        with self._cache_lock:
+            first_sequence = self._locate(sequence)
+            cached = self._cache.get(first_sequence)
+            if cached is None:
+                data = self._fetch(first_sequence)
+                cached = (decode_at(first_sequence, data), len(data))
+                self._cache[first_sequence] = cached
+                self._cache_bytes += len(data)
+            self._cache.move_to_end(first_sequence)
+            # The newest stays, however large: a batch asks for each of its events in turn.
+            while self._cache_bytes > self.options.record_cache_bytes_max and len(self._cache) > 1:
+                _, (_, size) = self._cache.popitem(last=False)
+                self._cache_bytes -= size
+        record = cached[0]
+        if sequence > record.last_sequence:
+            raise DamagedError(f"no record holds sequence {sequence}, between two that are there")
+        return record
+
+
+def decode_at(first_sequence: int, data: bytes) -> Record:
+    """Decode the record found where one that begins at `first_sequence` belongs."""
+    try:
+        record = decode(data)
+    except DamagedError as error:
+        raise DamagedError(f"the record at sequence {first_sequence}: {error}") from error
+    if record.first_sequence != first_sequence:
+        raise DamagedError(
+            f"the record at sequence {first_sequence} is that of {record.first_sequence}"
+        )
+    return record

@@ -1,0 +1,373 @@
+"""The event log on disk: a row of LMDB segments, and a head file beside them.
+
+Owns the directory `log/`: segments `00000001/`, `00000002/`, … and `head`. Records are appended to
+the last segment; one that is full is sealed and the next begins. Invariants: every commit is one
+synced transaction that first checks the owner's epoch; a segment appears under its name only when
+it is whole; a log that ends before its head is refused. What a crash can leave behind (a segment
+still under construction, a full one without its seal or its successor) is put right by the next
+owner. The contract is `EventLog`; `MemoryEventLog` is its twin for tests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from persistence.chained_log import ChainedLog, EventLog, LogOptions, LogStats, decode_at
+from persistence.errors import DamagedError, StorageFullError
+from persistence.files import make_directory, sync_directory
+from persistence.head import Head, HeadFile, read_head
+from persistence.memory_log import Fault, MemoryEventLog
+from persistence.records import EMPTY_HASH, previous_hash, record_hash
+from persistence.segments import COMMIT_PAGES, NODE_PAGES, Seal, Segment, read_seal, write_seal
+
+__all__ = ["EventLog", "Fault", "LmdbEventLog", "LogOptions", "LogStats", "MemoryEventLog"]
+
+HEAD = "head"
+SEALED_OPEN_MAX = 4  # sealed segments mapped at once; a fifth closes the least recently used
+
+_NAME = re.compile(r"[0-9]{8}")
+_BUILDING_SUFFIX = ".new"
+
+
+class _Place(NamedTuple):
+    """A segment's place in the log; `seal` is None for the live one, the last."""
+
+    first_sequence: int
+    number: int
+    seal: Seal | None
+
+
+class LmdbEventLog(ChainedLog):
+    """An EventLog in LMDB.
+
+    directory: the log's own, created if need be. epoch: that of the caller's ownership, higher
+    than of any owner before; None opens the log read-only, beside its writer or without one, as
+    it is at that moment, and changes nothing. check_head: whether a log that lost its end is
+    refused, which only the verifier, who reports it, does without.
+
+    Opening raises DamagedError, FencedError, FormatTooNewError, OSError.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        options: LogOptions | None = None,
+        epoch: int | None = None,
+        *,
+        check_head: bool = True,
+    ) -> None:
+        super().__init__(options or LogOptions())
+        self.directory = directory
+        self._epoch = epoch
+        self._segments_lock = threading.Lock()  # no environment is closed while one is read
+        self._sealed_open: OrderedDict[int, Segment] = OrderedDict()
+        self._sealed_checked: set[int] = set()
+        self._head_file: HeadFile | None = None
+        self._live: Segment
+        self._places: list[_Place] = []
+        # A reader looks at the head first: its writer may go on between the two.
+        head = read_head(directory / HEAD) if check_head or epoch is not None else None
+        if epoch is None:
+            self._open_as_reader(head)
+        else:
+            self._open_as_owner(epoch, head)
+
+    @classmethod
+    def open_readonly(
+        cls, directory: Path, options: LogOptions | None = None, *, check_head: bool = True
+    ) -> LmdbEventLog:
+        """Open the log as it is now, for reading only; its writer may be at work."""
+        return cls(directory, options, check_head=check_head)
+
+    def close(self) -> None:
+        """Close the log; everything appended is durable already."""
+        with self._segments_lock:
+            for segment in (*self._sealed_open.values(), self._live):
+                segment.close()
+            self._sealed_open.clear()
+            if self._head_file is not None:
+                self._head_file.close()
+                self._head_file = None
+
+    @property
+    def first_sequence(self) -> int:
+        """Return the first sequence that is kept, or would be next in an empty log."""
+        return self._places[0].first_sequence
+
+    @property
+    def stats(self) -> LogStats:
+        """Return what the log occupies."""
+        pages = self._live.pages + sum(place.seal.pages for place in self._places if place.seal)
+        return LogStats(
+            segments=len(self._places), bytes=pages * self._live.page_bytes, commits=self._commits
+        )
+
+    @property
+    def segments(self) -> list[tuple[Path, Seal | None]]:
+        """Return the directory and the seal of each segment; the last, live one has none."""
+        return [(self._path(place.number), place.seal) for place in self._places]
+
+    def check_room(self, bytes_needed: int) -> None:
+        """Raise StorageFullError unless an append of `bytes_needed` has room."""
+        disk = os.statvfs(self.directory)
+        free = disk.f_bavail * disk.f_frsize - self.options.reserved_free_bytes
+        if bytes_needed + COMMIT_PAGES * self._live.page_bytes > free:
+            raise StorageFullError(f"{bytes_needed} bytes for {max(free, 0)} that may be used")
+
+    def require_head(self, head: Head) -> None:
+        """Raise DamagedError unless the log holds what the head remembers."""
+        if head.last_sequence > self.last_sequence:
+            raise DamagedError(
+                f"{self.directory}: the log ends at sequence {self.last_sequence}, but"
+                f" {head.last_sequence} was committed; the last commits are lost"
+            )
+        try:
+            found = self.hash_at(head.last_sequence)
+        except ValueError:
+            found = b""
+        if found != head.last_hash:
+            raise DamagedError(
+                f"{self.directory}: at sequence {head.last_sequence} the log holds another record"
+                " than was committed"
+            )
+
+    # Writing
+
+    def _store(self, items: Sequence[tuple[int, bytes]], end: tuple[int, bytes]) -> None:
+        if self._epoch is None or self._head_file is None:
+            raise AssertionError("the log was opened for reading")
+        page_bytes = self._live.page_bytes
+        pages = COMMIT_PAGES + sum(len(data) // page_bytes + NODE_PAGES for _, data in items)
+        if pages > self.options.segment_bytes_max // page_bytes:
+            raise StorageFullError(f"no segment has room for {pages} pages in one commit")
+        if self._is_full(pages):
+            self._begin_segment(self._epoch)
+        self._live.put(items, self._epoch)
+        self._head_file.advance(*end)
+
+    def _is_full(self, pages_needed: int) -> bool:
+        events = self.last_sequence - self._places[-1].first_sequence + 1
+        used, available = self._live.pages, self._live.map_pages
+        return events > 0 and (
+            events >= self.options.segment_events_max
+            or used >= available * 3 // 4
+            or used + pages_needed > available
+        )
+
+    def _begin_segment(self, epoch: int) -> None:
+        """Seal the live segment and go on in the next, under the lock of the former's writer."""
+        place = self._places[-1]
+        with self._live.fenced(epoch):
+            seal = _make_seal(self._live)
+            write_seal(self._live.directory, seal)
+            self._create_segment(place.number + 1, epoch)
+        successor = Segment.open_live(
+            self._path(place.number + 1), self.options.segment_bytes_max, writable=True
+        )
+        with self._segments_lock:
+            self._live.close()
+            self._live = successor
+            self._places = [
+                *self._places[:-1],
+                place._replace(seal=seal),
+                _Place(seal.last_sequence + 1, place.number + 1, None),
+            ]
+
+    def _create_segment(self, number: int, epoch: int) -> None:
+        """Make an empty segment appear under its name, whole."""
+        path = self._path(number)
+        building = path.with_name(path.name + _BUILDING_SUFFIX)
+        building.mkdir()
+        Segment.create(building, self.options.segment_bytes_max, epoch)
+        sync_directory(building)
+        building.rename(path)
+        sync_directory(self.directory)
+
+    # Opening
+
+    def _open_as_reader(self, head: Head | None) -> None:
+        numbers = self._numbers()
+        if not numbers:
+            raise DamagedError(f"{self.directory}: holds no log")
+        self._live = Segment.open_live(self._path(numbers[-1]), 0, writable=False)
+        try:
+            self._look_around(head)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_as_owner(self, epoch: int, head: Head | None) -> None:
+        """Become the writer, finishing what a crash left behind."""
+        make_directory(self.directory)
+        for debris in self.directory.glob(f"*{_BUILDING_SUFFIX}"):
+            shutil.rmtree(debris)
+        if not self._numbers():
+            if head is not None and head.last_sequence:
+                raise DamagedError(f"{self.directory}: every segment is missing")
+            self._create_segment(1, 0)
+        while not self._claim(epoch, head):
+            self._live.close()
+
+    def _claim(self, epoch: int, head: Head | None) -> bool:
+        """Raise the epoch of the last segment; tell whether it is the one to write to."""
+        number = self._numbers()[-1]
+        self._live = Segment.open_live(
+            self._path(number), self.options.segment_bytes_max, writable=True
+        )
+        try:
+            # The epoch's commit reuses the older meta page, which may be all that is left of a
+            # damaged log. So nothing is written before the log is found to be whole.
+            self._look_around(head)
+            former_epoch = self._live.raise_epoch(epoch)
+            if read_seal(self._live.directory) is not None:
+                # Sealed without a successor, or by a writer that was faster than we were. Now
+                # that its epoch is raised, no one else can go on from here.
+                if self._numbers()[-1] == number:
+                    self._create_segment(number + 1, former_epoch)
+                return False
+            self._look_around(head)  # at what a former writer may have added since
+            self._head_file = HeadFile(self.directory / HEAD, *self._end)
+        except BaseException:
+            self.close()
+            raise
+        return True
+
+    def _look_around(self, head: Head | None) -> None:
+        """Find where the log begins and ends; raise DamagedError unless it is whole."""
+        self._places = self._survey()
+        self._end = self._find_end()
+        if head is not None:
+            self.require_head(head)
+
+    def _survey(self) -> list[_Place]:
+        """Find the segments and that each follows the one before, by their seals."""
+        live_number = int(self._live.directory.name)
+        numbers = [number for number in self._numbers() if number <= live_number]
+        if numbers != list(range(1, live_number + 1)):
+            raise DamagedError(f"{self.directory}: segments are missing, there are {numbers}")
+        places = []
+        next_sequence, chain = 1, EMPTY_HASH
+        for number in numbers[:-1]:
+            seal = read_seal(self._path(number)) or self._seal_again(number)
+            if (seal.first_sequence, seal.first_previous_hash) != (next_sequence, chain):
+                raise DamagedError(f"{self._path(number)}: does not follow the segment before")
+            places.append(_Place(next_sequence, number, seal))
+            next_sequence, chain = seal.last_sequence + 1, seal.last_hash
+        ends = self._live.ends()
+        if ends and (ends[0][0], previous_hash(ends[0][1])) != (next_sequence, chain):
+            raise DamagedError(f"{self._live.directory}: does not follow the segment before")
+        return [*places, _Place(next_sequence, live_number, None)]
+
+    def _seal_again(self, number: int) -> Seal:
+        """Make the seal of a segment that has a successor, but whose own seal was lost."""
+        segment = Segment.open_sealed(self._path(number), checked=False)
+        try:
+            seal = _make_seal(segment)
+        finally:
+            segment.close()
+        if self._epoch is not None:
+            write_seal(self._path(number), seal)
+        return seal
+
+    def _find_end(self) -> tuple[int, bytes]:
+        ends = self._live.ends()
+        if ends:
+            first_sequence, data = ends[1]
+            return decode_at(first_sequence, data).last_sequence, record_hash(data)
+        seal = self._places[-2].seal if len(self._places) > 1 else None
+        return (seal.last_sequence, seal.last_hash) if seal else (0, EMPTY_HASH)
+
+    # Reading
+
+    def _locate(self, sequence: int) -> int:
+        with self._segments_lock:
+            found = self._segment_at(self._index(sequence)).locate(sequence)
+        if found is None:
+            raise DamagedError(f"{self.directory}: no record holds sequence {sequence}")
+        return found
+
+    def _fetch(self, first_sequence: int) -> bytes:
+        with self._segments_lock:
+            data = self._segment_at(self._index(first_sequence)).fetch(first_sequence)
+        if data is None:
+            raise DamagedError(f"{self.directory}: no record begins at {first_sequence}")
+        return data
+
+    def _scan(self, from_sequence: int) -> Iterator[tuple[int, bytes]]:
+        index = self._index(from_sequence)
+        while index < len(self._places):
+            yield from self._scan_place(index, from_sequence)
+            index += 1
+
+    def scan_segment(self, index: int) -> Iterator[tuple[int, bytes]]:
+        """Yield first sequence and bytes of the records of one segment, as they are on disk.
+
+        index: into `segments`. Only up to the log's last sequence, unverified.
+        """
+        for first_sequence, data in self._scan_place(index, 0):
+            if first_sequence > self.last_sequence:
+                return
+            yield first_sequence, data
+
+    def _scan_place(self, index: int, from_sequence: int) -> Iterator[tuple[int, bytes]]:
+        """Yield what one segment holds; it is read a chunk at a time, so that others may go on."""
+        while True:
+            with self._segments_lock:
+                chunk = self._segment_at(index).chunk(from_sequence)
+            if not chunk:
+                return
+            yield from chunk
+            from_sequence = chunk[-1][0] + 1
+
+    def _index(self, sequence: int) -> int:
+        return bisect_right(self._places, sequence, key=lambda place: place.first_sequence) - 1
+
+    def _segment_at(self, index: int) -> Segment:
+        """Return the open segment at `index`; the caller holds `_segments_lock`."""
+        place = self._places[index]
+        if place.seal is None:
+            return self._live
+        segment = self._sealed_open.get(place.number)
+        if segment is None:
+            checked = place.number in self._sealed_checked
+            segment = Segment.open_sealed(self._path(place.number), checked=checked)
+            self._sealed_checked.add(place.number)
+            self._sealed_open[place.number] = segment
+            if len(self._sealed_open) > SEALED_OPEN_MAX:
+                self._sealed_open.popitem(last=False)[1].close()
+        self._sealed_open.move_to_end(place.number)
+        return segment
+
+    def _numbers(self) -> list[int]:
+        if not self.directory.is_dir():
+            return []
+        names = (path.name for path in self.directory.iterdir())
+        return sorted(int(name) for name in names if _NAME.fullmatch(name))
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"{number:08d}"
+
+
+def _make_seal(segment: Segment) -> Seal:
+    """Describe a full segment; the hashes of its records make it vouch for all of them."""
+    ends = segment.ends()
+    if ends is None:
+        raise DamagedError(f"{segment.directory}: is empty, but not the last")
+    (first_sequence, first), (last_first_sequence, last) = ends
+    decode_at(first_sequence, first)
+    return Seal(
+        first_sequence=first_sequence,
+        last_sequence=decode_at(last_first_sequence, last).last_sequence,
+        records=segment.entries,
+        first_previous_hash=previous_hash(first),
+        last_hash=record_hash(last),
+        pages=segment.pages,
+    )

@@ -1,0 +1,57 @@
+"""Files and directories that survive a power cut: a temporary name, fsync, rename, fsync again.
+
+Owns how a small file is replaced and a directory created so that, after a crash at any point,
+either the old or the whole new content is there. Knows nothing of what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from _typeshed import ReadableBuffer
+
+TEMPORARY_SUFFIX = ".tmp"
+WRITE_BYTES_MAX = 16 << 20  # a write releases the GIL; this bounds how long one call holds a buffer
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable: what was created, renamed or removed in it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(directory: Path) -> None:
+    """Create `directory` and the parents that it lacks; all of them are durable on return."""
+    missing = []
+    while not directory.is_dir():
+        missing.append(directory)
+        directory = directory.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_directory(each)
+        sync_directory(each.parent)
+
+
+def write_atomically(path: Path, parts: Iterable[ReadableBuffer]) -> None:
+    """Write `parts` one after another as the whole content of `path`; durable on return.
+
+    A reader sees the former file or the whole new one. What a crash leaves behind is a file with
+    the suffix `.tmp` beside it, which the next write replaces.
+    """
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    with temporary.open("wb", buffering=0) as file:
+        for part in parts:
+            view = memoryview(part).cast("B")
+            while view:
+                view = view[file.write(view[:WRITE_BYTES_MAX]) :]
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
