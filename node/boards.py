@@ -1,0 +1,304 @@
+"""The boards of a node: which are in memory, and the way of each request to its board.
+
+Owns the life of the boards' processes as this node sees it: brought up on first use, put away when
+idle or when too many are up, brought up again when they die. Implements `node.service.Boards`. A
+change in one board's life (create, bring up, put away, delete) holds that board's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import bisect
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+import ray.exceptions
+
+from actors.board_actor import OpenReport
+from actors.definition import parse_definition
+from actors.directory import Directory
+from actors.errors import Refusal
+from actors.exact import format_time
+from actors.logged_board import Listing
+from actors.queries import describe
+from actors.questions import Ask, Change, Describe, Question, Submit
+from node.board_client import BoardLostError, Lane, LaneLimits, Send
+from node.config import Config
+from persistence.errors import StorageFullError
+
+_LOG = logging.getLogger("ranknode")
+_ENCODE = (msgspec.json.Encoder().encode, msgspec.msgpack.Encoder().encode)
+
+IDLE_CHECKS_PER_PERIOD = 10
+WAITING_READS_MAX = 1_024
+
+
+class ActiveBoard:
+    """A board in memory: its process's handle and its two lanes."""
+
+    def __init__(self, board: str, directory: Directory, limits: LaneLimits) -> None:
+        self.board = board
+        self.used_at = time.monotonic()
+        self._directory = directory
+        self._actor = directory.start(board)
+        self._reporting: asyncio.Task[None] | None = None
+        self.reads = Lane(self._sender("read"), limits)
+        self.writes = Lane(self._sender("write"), limits)
+        self._report()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request waits for this board."""
+        return self.reads.busy or self.writes.busy
+
+    def _sender(self, method: str) -> Send:
+        async def send(payload: bytes) -> bytes:
+            self.used_at = time.monotonic()
+            answer: bytes = await self._call(method, payload)
+            return answer
+
+        return send
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        """Call the process. Errors: BoardLostError where it died before it answered."""
+        actor = self._actor
+        try:
+            return await getattr(actor, method).remote(*arguments)
+        except ray.exceptions.RayTaskError:
+            raise
+        except ray.exceptions.ActorDiedError as error:
+            # Ray has given it up for good; whoever notices first starts another.
+            if self._actor is actor:
+                self._actor = self._directory.start(self.board)
+            self._report()
+            raise BoardLostError(str(error)) from error
+        except ray.exceptions.RayError as error:
+            self._report()
+            raise BoardLostError(str(error)) from error
+
+    def _report(self) -> None:
+        """Have the process open its board, and log what came of it, once at a time."""
+        if self._reporting is None or self._reporting.done():
+            self._reporting = asyncio.create_task(self._open())
+
+    async def _open(self) -> None:
+        try:
+            report = msgspec.msgpack.decode(await self._actor.open.remote(), type=OpenReport)
+        except ray.exceptions.RayError as error:
+            _LOG.warning("board %s: its process ended: %s", self.board, _first_line(error))
+            return
+        if report.failure:
+            _LOG.error("board %s cannot be brought up: %s", self.board, report.failure)
+        else:
+            _LOG.info("board %s is up: %s", self.board, report.recovered)
+
+    async def wait_for(self, sequence: int, seconds: float) -> None:
+        """Return when the board has reached `sequence`, or after `seconds`."""
+        self.used_at = time.monotonic()
+        try:
+            await self._call("wait_for", sequence, seconds)
+        except BoardLostError:
+            return
+
+    async def put_away(self, snapshot_seconds: float, seconds: float) -> None:
+        """Have the process finish, within `seconds`, and end it."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._call("close", snapshot_seconds)
+        except (TimeoutError, BoardLostError):
+            _LOG.warning("board %s did not finish in time; it will recover", self.board)
+        await self.end(Refusal("board_unavailable", "the board is being put away"))
+
+    async def end(self, reason: Refusal) -> None:
+        """End the process without grace and refuse whoever waits."""
+        await self.reads.stop(reason)
+        await self.writes.stop(reason)
+        if self._reporting is not None:
+            self._reporting.cancel()
+            await asyncio.gather(self._reporting, return_exceptions=True)
+        self._directory.stop(self._actor)
+
+
+class NodeBoards:
+    """All boards of a node, as the handlers ask for them."""
+
+    def __init__(self, config: Config, directory: Directory) -> None:
+        self.ready = False
+        self._config = config
+        self._directory = directory
+        self._active: dict[str, ActiveBoard] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._waiting_reads = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._limits = LaneLimits(
+            config.queue_items_max, config.queue_bytes_max, config.call_items_max
+        )
+
+    async def start(self) -> None:
+        """Learn which boards are on disk, and put idle ones away from now on."""
+        await asyncio.to_thread(self._directory.scan)
+        self._spawn(self._put_idle_away())
+        self.ready = True
+
+    async def close(self, seconds: float) -> None:
+        """Put all boards away, each with a snapshot where that fits into half of `seconds`."""
+        self.ready = False
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        boards = list(self._active.values())
+        self._active.clear()
+        await asyncio.gather(*(board.put_away(seconds / 2, seconds) for board in boards))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Requests
+
+    async def ask(self, board: str, question: Question, min_sequence: int | None) -> bytes:
+        """Answer a question, once the board has reached `min_sequence`. Errors: Refusal."""
+        ask = Ask(min_sequence or 0, question)  # type: ignore[arg-type]
+        try:
+            return await (await self._up(board)).reads.ask(ask)
+        except Refusal as refusal:
+            if refusal.code != "not_yet" or self._waiting_reads >= WAITING_READS_MAX:
+                raise
+        self._waiting_reads += 1
+        try:
+            active = await self._up(board)
+            await active.wait_for(ask.min_sequence, self._config.min_sequence_wait_seconds)
+        finally:
+            self._waiting_reads -= 1
+        return await (await self._up(board)).reads.ask(ask)
+
+    async def submit(self, board: str, question: Submit | Change) -> bytes:
+        """Change a board; what it answers is on disk. Errors: Refusal."""
+        body = await (await self._up(board)).writes.ask(Ask(0, question))
+        if isinstance(question, Change):
+            await asyncio.to_thread(self._directory.refresh, board)
+        return body
+
+    async def create(
+        self, board: str, definition: bytes, *, definition_packed: bool, packed: bool, now_us: int
+    ) -> tuple[bool, bytes]:
+        """Create a board, durably; returns whether it is new, and its description."""
+        wanted = parse_definition(definition, definition_packed)
+        async with self._lock(board):
+            await asyncio.to_thread(self._directory.refresh, board)
+            listing = self._directory.listings.get(board)
+            if listing is None:
+                try:
+                    created = await asyncio.to_thread(self._directory.create, board, wanted, now_us)
+                except StorageFullError as error:
+                    raise Refusal("storage_full", str(error)) from error
+        if listing is None:
+            self._spawn(self._warm(board))
+            return True, _ENCODE[packed](describe(created, packed))
+        if listing.definition != wanted:
+            raise Refusal("board_exists", f"{board} exists with another definition")
+        return False, await self.ask(board, Describe(packed, now_us), None)
+
+    async def list(self, limit: int, after: str | None, *, packed: bool) -> bytes:
+        """Answer a page of the boards, in order of their ids. Complexity: O(boards)."""
+        ids = sorted(self._directory.listings)
+        start = 0 if after is None else bisect.bisect_right(ids, _read_board_cursor(after))
+        page = ids[start : start + limit]
+        following = _write_board_cursor(page[-1]) if ids[start + limit :] else None
+        boards = [_listed(self._directory.listings[board], packed) for board in page]
+        return _ENCODE[packed]({"boards": boards, "next": following})
+
+    async def delete(self, board: str) -> None:
+        """Remove a board, durably; its space is freed soon after. Errors: Refusal."""
+        async with self._lock(board):
+            self._directory.listing(board)
+            active = self._active.pop(board, None)
+            if active is not None:
+                await active.end(Refusal("board_not_found", f"{board} was deleted"))
+            await asyncio.to_thread(self._directory.delete, board)
+        self._spawn(asyncio.to_thread(self._directory.purge))
+
+    # Life
+
+    def _lock(self, board: str) -> asyncio.Lock:
+        """Give the lock of a board's life; kept while the board exists or someone holds it."""
+        if len(self._locks) > 2 * (len(self._directory.listings) + self._config.queue_items_max):
+            self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
+        return self._locks.setdefault(board, asyncio.Lock())
+
+    async def _up(self, board: str) -> ActiveBoard:
+        """Return a board that is up; nothing may be awaited between this and using it."""
+        active = self._active.get(board)
+        if active is not None:
+            return active
+        self._directory.listing(board)
+        async with self._lock(board):
+            self._directory.listing(board)
+            active = self._active.get(board)
+            if active is None:
+                await self._make_room()
+                active = ActiveBoard(board, self._directory, self._limits)
+                self._active[board] = active
+            return active
+
+    async def _warm(self, board: str) -> None:
+        """Bring a new board up before its first event comes."""
+        try:
+            await self._up(board)
+        except Refusal:
+            return
+
+    async def _make_room(self) -> None:
+        """Put the board away that was used least recently. Errors: Refusal where all are busy."""
+        while len(self._active) >= self._config.boards_active_max:
+            idle = [active for active in self._active.values() if not active.busy]
+            if not idle:
+                raise Refusal("overloaded", "as many boards as fit into memory are busy")
+            await self._put_away(min(idle, key=lambda active: active.used_at))
+
+    async def _put_away(self, active: ActiveBoard) -> None:
+        del self._active[active.board]
+        # Whoever asks for it meanwhile waits for its lock and brings it up again.
+        async with self._lock(active.board):
+            await active.put_away(
+                self._config.request_seconds_max / 2, self._config.request_seconds_max
+            )
+
+    async def _put_idle_away(self) -> None:
+        idle_seconds = self._config.board_idle_seconds
+        while True:
+            await asyncio.sleep(idle_seconds / IDLE_CHECKS_PER_PERIOD)
+            oldest = time.monotonic() - idle_seconds
+            for active in list(self._active.values()):
+                if active.used_at < oldest and not active.busy:
+                    await self._put_away(active)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _listed(listing: Listing, packed: bool) -> dict[str, Any]:
+    return {
+        "board": listing.board,
+        "created_at": format_time(listing.created_at_us),
+        **listing.definition.to_answer(packed),
+    }
+
+
+def _write_board_cursor(board: str) -> str:
+    return base64.urlsafe_b64encode(board.encode()).rstrip(b"=").decode()
+
+
+def _read_board_cursor(text: str) -> str:
+    try:
+        padded = text + "=" * (-len(text) % 4)
+        return base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
+    except (binascii.Error, ValueError):
+        raise Refusal("invalid_cursor", "after is no cursor of this list") from None

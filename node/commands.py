@@ -1,0 +1,176 @@
+"""What the commands do: import, export, top and verify.
+
+Each function is one command, from its checked options to its exit code; what goes wrong is raised
+as a RanknodeError with a text that stands by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import TimeRemainingColumn as Remaining
+
+from actors.definition import BOARD_ID
+from actors.logged_board import read_events, verify
+from node.client import Client
+from node.importing import Summary, import_events
+from node.tables import read_top, top_table
+from node.transfer import Lines, event_line, header_line, read_csv, read_ndjson
+from persistence.errors import RanknodeError
+
+# The folder of a data directory that holds one directory per board. actors.directory, which makes
+# it, is not imported: it loads Ray.
+BOARDS = "boards"
+PROGRESS_EVENTS = 1000  # how often an export's bar moves
+
+
+class CommandError(RanknodeError):
+    """Raised for what the user of a command can put right."""
+
+
+def run_import(url: str, board: str, file: str, file_format: str, batch_events_max: int) -> int:
+    """Send a file's events to a board; returns 1 when any was rejected."""
+    console = Console(stderr=True)
+    with _reading(file) as (source, size), _bar(console, DownloadColumn()) as progress:
+        task = progress.add_task(f"importing into {board}", total=size)
+        lines = Lines(source)
+        items = read_csv(lines) if file_format == "csv" else read_ndjson(lines)
+
+        async def send() -> Summary:
+            async with Client(url) as client:
+                return await import_events(
+                    client,
+                    board,
+                    items,
+                    batch_events_max=batch_events_max,
+                    on_batch=lambda: progress.update(task, completed=lines.bytes_read),
+                )
+
+        summary = asyncio.run(send())
+    _show_summary(console, summary)
+    return 1 if summary.rejected else 0
+
+
+def _show_summary(console: Console, summary: Summary) -> None:
+    for note in summary.notes:
+        console.print(note, markup=False, highlight=False)
+    sys.stdout.write(
+        f"{summary.applied} applied, {summary.duplicates} duplicates, {summary.rejected} rejected\n"
+    )
+    for reason in summary.reasons:
+        console.print(f"  {reason}", markup=False, highlight=False, soft_wrap=True)
+    if summary.rejected > len(summary.reasons):
+        console.print(f"  and {summary.rejected - len(summary.reasons)} more")
+
+
+def run_export(data: Path, board: str, output: Path | None) -> int:
+    """Write a board's definition and events as NDJSON, from its log on disk."""
+    definition, events, total = read_events(_board_directory(data, board))
+    with _writing(output) as target, _bar(Console(stderr=True), MofNCompleteColumn()) as progress:
+        task = progress.add_task(f"exporting {board}", total=total)
+        target.write(header_line(board, definition))
+        for count, event in enumerate(events, 1):
+            target.write(event_line(event, definition.decimals))
+            if count % PROGRESS_EVENTS == 0:
+                progress.update(task, completed=event.sequence)
+        progress.update(task, completed=total)
+    return 0
+
+
+def run_top(url: str, board: str, limit: int) -> int:
+    """Print the first entries of a board."""
+
+    async def ask() -> None:
+        async with Client(url) as client:
+            Console().print(top_table(await read_top(client, board, limit), board))
+
+    asyncio.run(ask())
+    return 0
+
+
+def run_verify(data: Path, board: str | None) -> int:
+    """Check the boards on disk; returns 1 when anything is wrong with one."""
+    console = Console()
+    damaged = False
+    directories = [_board_directory(data, board)] if board else _board_directories(data)
+    with _bar(Console(stderr=True), MofNCompleteColumn()) as progress:
+        for directory in directories:
+            findings = _findings(directory, progress)
+            state = "damaged" if findings else "sound"
+            console.print(f"{directory.name}: {state}", markup=False, highlight=False)
+            for finding in findings:
+                console.print(f"  {finding}", markup=False, highlight=False, soft_wrap=True)
+            damaged = damaged or bool(findings)
+    return 1 if damaged else 0
+
+
+def _findings(directory: Path, progress: Progress) -> list[str]:
+    task = progress.add_task(directory.name, total=None)
+
+    def show(done: int, total: int) -> None:
+        progress.update(task, completed=done, total=total)
+
+    report = verify(directory, show)
+    progress.remove_task(task)
+    return [f"{finding.file}: {finding.what}" for finding in report.findings]
+
+
+def _board_directories(data: Path) -> list[Path]:
+    """List the directories of all boards; a name that is no board's id is half-built or foreign."""
+    if not (data / BOARDS).is_dir():
+        raise CommandError(f"{data} is no data directory: it has no folder {BOARDS}")
+    return sorted(
+        path for path in (data / BOARDS).iterdir() if BOARD_ID.fullmatch(path.name) is not None
+    )
+
+
+def _board_directory(data: Path, board: str) -> Path:
+    directory = data / BOARDS / board
+    if BOARD_ID.fullmatch(board) is None or not directory.is_dir():
+        raise CommandError(f"there is no board {board!r} in {data}")
+    return directory
+
+
+def _bar(console: Console, amount: DownloadColumn | MofNCompleteColumn) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        amount,
+        Remaining(),
+        console=console,
+        transient=True,
+    )
+
+
+@contextlib.contextmanager
+def _reading(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
+    """Open the source; its size is None where it has none, as a pipe."""
+    if file == "-":
+        yield sys.stdin.buffer, None
+    else:
+        with Path(file).open("rb") as source:
+            yield source, os.fstat(source.fileno()).st_size or None
+
+
+@contextlib.contextmanager
+def _writing(output: Path | None) -> Iterator[BinaryIO]:
+    """Open the target; a file appears under its name only when it is whole."""
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    partial = output.with_name(output.name + ".partial")
+    try:
+        with partial.open("wb") as target:
+            yield target
+        partial.replace(output)
+    finally:
+        partial.unlink(missing_ok=True)

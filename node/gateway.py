@@ -1,0 +1,166 @@
+"""The HTTP gateway: from bytes on a socket to a checked call, and its answer back.
+
+Owns everything around a body: routes, parameters, negotiation, limits, deadlines, request ids. It
+must not know what a board is. Per request, in this order: path, method, accepted form, parameters,
+form and size of the body, the body, the board.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestPayloadError
+
+from actors.errors import Refusal
+from node import negotiation, problems
+from node.config import Config
+from node.handlers import Call, Context
+from node.openapi import document
+from node.parameters import read_query
+from node.protocol import REQUEST_ID, Connection, Server, new_request_id, respond, respond_problem
+from node.router import Router, read_path
+from node.routes import ROUTES, Route
+from node.service import Boards
+
+_REQUEST_ID = re.compile("[ -~]{1,128}")
+_BACKLOG = 1024  # connections the kernel keeps while the loop is busy
+
+
+def now_us() -> int:
+    """Return the time in microseconds since the epoch."""
+    return time.time_ns() // 1000
+
+
+class Gateway:
+    """Serve the boards over HTTP, from `start` to `stop`.
+
+    Nothing is logged per request. Errors: OSError from `start` when the port is taken.
+    """
+
+    def __init__(
+        self, boards: Boards, config: Config, clock_us: Callable[[], int] = now_us
+    ) -> None:
+        self._config = config
+        self._clock_us = clock_us
+        self._router = Router(ROUTES)
+        self._context = Context(boards, document())
+        self._runner: web.ServerRunner | None = None
+        self.port = config.port
+
+    @property
+    def url(self) -> str:
+        """The address to reach the gateway at; `port` is the real one once it has started."""
+        host = self._config.host
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Listen."""
+        server = Server(self._handle, self._config)
+        self._runner = web.ServerRunner(server, shutdown_timeout=self._config.drain_seconds)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._config.host, self._config.port, backlog=_BACKLOG)
+        try:
+            await site.start()
+        except OSError:
+            await self.stop()
+            raise
+        self.port = site.port
+
+    async def stop(self) -> None:
+        """Stop listening, let the requests under way end within `drain_seconds`, hang up."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        now = self._clock_us()
+        cast("Connection", request.protocol).begun = True
+        request_id = request.headers.get(REQUEST_ID, "")
+        if not _REQUEST_ID.fullmatch(request_id):
+            request_id = new_request_id()
+        changes = False
+        try:
+            path, query = negotiation.split_target(request.raw_path)
+            route, names = self._router.match(request.method, path)
+            call = await self._read(request, route, names, query, now)
+            changes = route.changes
+            async with asyncio.timeout(self._config.request_seconds_max):
+                status, body = await route.handler(self._context, call)
+        except Exception as error:  # noqa: BLE001  (the one place where errors become answers)
+            problem = problems.of_exception(error, request_id, changes=changes)
+            response = respond_problem(request_id, problem)
+            if problem.status in _HANG_UP:
+                response.force_close()
+            return response
+        content_type = negotiation.PACKED if call.packed else negotiation.JSON
+        return respond(request_id, status, body, content_type, {})
+
+    async def _read(
+        self, request: web.BaseRequest, route: Route, names: dict[str, str], query: str, now: int
+    ) -> Call:
+        """Check everything around the body, then read the body."""
+        if route.scope != "open" and not self._context.boards.ready:
+            # Before the boards on disk are known, "no such board" could be untrue.
+            raise Refusal("board_unavailable", "The boards on disk are not known yet.")
+        packed = negotiation.wants_packed(_joined(request, "Accept"))
+        path_values = read_path(names)
+        query_values: dict[str, Any] = {}
+        if query or route.query:
+            query_values = read_query(negotiation.parse_query(query), route.query)
+        if not route.body:
+            return Call(path_values, query_values, packed, now)
+        if not request.body_exists:
+            raise Refusal("malformed_body", "This call needs a body.")
+        body_packed = negotiation.is_packed(request.headers.get("Content-Type"))
+        if _joined(request, "Content-Encoding").strip().lower() not in ("", "identity"):
+            raise Refusal("unsupported_media_type", "A body is sent without content encoding.")
+        body = await self._read_body(request)
+        return Call(path_values, query_values, packed, now, body, body_packed)
+
+    async def _read_body(self, request: web.BaseRequest) -> bytes:
+        """Read the body within its bounds of size and time."""
+        bytes_max = self._config.body_bytes_max
+        too_large = Refusal("body_too_large", f"A body takes at most {bytes_max} bytes.")
+        if (request.content_length or 0) > bytes_max:
+            raise too_large
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._config.body_seconds_max):
+                await _continue(request)
+                while chunk := await request.content.readany():
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    if size > bytes_max:
+                        raise too_large
+        except TimeoutError:
+            detail = f"The body did not arrive within {self._config.body_seconds_max:g} seconds."
+            raise Refusal("request_timeout", detail) from None
+        except (RequestPayloadError, HttpProcessingError, ConnectionError) as error:
+            raise Refusal("malformed_body", "The body ended early or is badly framed.") from error
+        if not size:
+            raise Refusal("malformed_body", "This call needs a body.")
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+# After these the rest of the body is not worth reading, so the connection cannot be used again.
+_HANG_UP = (408, 413)
+
+
+def _joined(request: web.BaseRequest, header: str) -> str:
+    """Return a header that may come several times as if it had come once (RFC 9110, 5.2)."""
+    return ",".join(request.headers.getall(header, ()))
+
+
+async def _continue(request: web.BaseRequest) -> None:
+    """Let a client that asked first send its body (RFC 9110, 10.1.1)."""
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        # The answer proper has not begun; aiohttp counts what was written to know that.
+        request.writer.output_size = 0

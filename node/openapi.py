@@ -1,0 +1,242 @@
+"""The OpenAPI 3.1 document, made from the route table and the types: nothing is written twice."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import msgspec
+
+from node import problems, wire
+from node.negotiation import JSON, PACKED
+from node.parameters import PATH_PARAMETERS, Parameter
+from node.routes import ROUTES, Route
+
+SCOPES = {
+    "open": "Open to everyone.",
+    "read": "Needs the scope `read`, once keys are in use.",
+    "submit": "Needs the scope `submit`, once keys are in use.",
+    "admin": "Needs the scope `admin`, once keys are in use.",
+}
+DESCRIPTION = (
+    "Durable score events in, exact ranks out. Numbers are exact decimals; every answer about a"
+    " board carries `sequence`, its log position; every error is a problem (RFC 9457) with a"
+    " `code`. A request that is not HTTP at all gets `malformed_request` (400) or"
+    " `headers_too_large` (431)."
+)
+GOOD = {200: "The answer.", 201: "Created.", 204: "Done; there is no body."}
+
+REQUEST_EXAMPLES: dict[str, dict[str, Any]] = {
+    "createBoard": {
+        "points": {
+            "aggregation": "sum",
+            "score": [{"name": "points", "direction": "desc", "decimals": 1}],
+            "rank_method": "competition",
+        }
+    },
+    "changeBoard": {"import": {"mode": "backfill"}},
+    "submitEvents": {
+        "one": {
+            "member": "mary1934",
+            "value": 25,
+            "idempotency_key": "match-77/mary1934",
+            "occurred_at": "2026-11-30T10:00:00Z",
+            "source": "match-server-3",
+        },
+        "batch": {
+            "events": [
+                {"member": "ada", "value": 12.5, "idempotency_key": "match-78/ada"},
+                {"member": "bob", "value": 9, "idempotency_key": "match-78/bob"},
+            ]
+        },
+    },
+}
+_WINDOW = {"id": "all_time", "start": None, "end": None, "closed": False, "revision": None}
+_ENTRY = {
+    "rank": 1,
+    "position": 1,
+    "member": "mary1934",
+    "score": 125,
+    "achieved_at": "2026-11-30T10:00:00Z",
+}
+_HEAD = {"board": "points", "period": _WINDOW, "members": 1, "sequence": 17}
+ANSWER_EXAMPLES: dict[str, dict[str, Any]] = {
+    "submitEvents": {
+        "one": {
+            "status": "applied",
+            "sequence": 17,
+            "standings": [{"period": "all_time", "score": 125, "rank": 1, "improved": True}],
+        },
+        "batch": {
+            "results": [
+                {"status": "applied", "sequence": 18},
+                {
+                    "status": "rejected",
+                    "code": "value_precision",
+                    "detail": "value: more digits than declared",
+                    "field": "value",
+                },
+            ],
+            "applied": 1,
+            "duplicates": 0,
+            "rejected": 1,
+            "sequence": 18,
+        },
+    },
+    "top": {"page": _HEAD | {"entries": [_ENTRY], "next": None}},
+    "member": {"entry": _HEAD | {"entry": _ENTRY, "percentile": 100.0}},
+    "around": {"entries": _HEAD | {"entries": [_ENTRY]}},
+    "rank": {"place": _HEAD | {"rank": 2, "position": 2}},
+}
+
+
+def codes_of(route: Route) -> list[str]:
+    """List the codes that a call can answer with: its own and those that its shape implies."""
+    codes = {*route.codes, "not_acceptable", "internal_error"}
+    if "{" in route.path or route.query or route.body:
+        codes.add("invalid_field")
+    if any(parameter.name == "after" for parameter in route.query):
+        codes.add("invalid_cursor")
+    if route.body:
+        codes |= {"malformed_body", "request_timeout", "body_too_large", "unsupported_media_type"}
+    return [code for code in problems.TABLE if code in codes]
+
+
+def document() -> dict[str, Any]:
+    """Make the document."""
+    types = _types()
+    schemas, components = msgspec.json.schema_components(
+        types, ref_template="#/components/schemas/{name}"
+    )
+    schema_of = dict(zip(types, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_of)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "ranknode",
+            "version": importlib.metadata.version("ranknode"),
+            "description": DESCRIPTION,
+        },
+        "paths": paths,
+        "components": {"schemas": components, "headers": _headers()},
+    }
+
+
+def _types() -> list[Any]:
+    """List every type of a body or an answer once."""
+    types = [
+        type_
+        for route in ROUTES
+        for types in (route.body, *route.answers.values())
+        for type_ in types
+    ]
+    return list(dict.fromkeys([*types, wire.Problem]))
+
+
+def _headers() -> dict[str, Any]:
+    return {
+        "X-Request-Id": {
+            "description": "The request's own id, or a new one.",
+            "schema": {"type": "string"},
+        },
+        "Retry-After": {
+            "description": "Seconds to wait before the next try.",
+            "schema": {"type": "integer", "minimum": 1},
+        },
+        "Allow": {"description": "The methods of the path.", "schema": {"type": "string"}},
+    }
+
+
+def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "description": SCOPES[route.scope],
+        "parameters": [
+            *(_path_parameter(part[1:-1]) for part in route.segments if part.startswith("{")),
+            *map(_query_parameter, route.query),
+        ],
+        "responses": {
+            **{
+                str(status): _good(route, status, [schema_of[type_] for type_ in types])
+                for status, types in route.answers.items()
+            },
+            **_problems(route),
+        },
+    }
+    if route.body:
+        schemas = [schema_of[type_] for type_ in route.body]
+        content = _content(schemas, REQUEST_EXAMPLES.get(route.name))
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    kind, description = PATH_PARAMETERS[name]
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": description,
+        "schema": kind.schema(),
+    }
+
+
+def _query_parameter(parameter: Parameter) -> dict[str, Any]:
+    schema = parameter.kind.schema()
+    if parameter.default is not None:
+        schema["default"] = parameter.default
+    return {
+        "name": parameter.name,
+        "in": "query",
+        "required": parameter.required,
+        "description": parameter.description,
+        "schema": schema,
+    }
+
+
+def _content(schemas: list[dict[str, Any]], examples: dict[str, Any] | None) -> dict[str, Any]:
+    schema = schemas[0] if len(schemas) == 1 else {"oneOf": schemas}
+    media: dict[str, Any] = {"schema": schema}
+    if examples:
+        media["examples"] = {name: {"value": value} for name, value in examples.items()}
+    return {JSON: media, PACKED: {"schema": schema}}
+
+
+def _good(route: Route, status: int, schemas: list[dict[str, Any]]) -> dict[str, Any]:
+    response: dict[str, Any] = {"description": GOOD[status], "headers": _header_refs(status)}
+    if schemas:
+        response["content"] = _content(schemas, ANSWER_EXAMPLES.get(route.name))
+    return response
+
+
+def _problems(route: Route) -> dict[str, Any]:
+    by_status: dict[int, list[str]] = {}
+    for code in codes_of(route):
+        by_status.setdefault(problems.TABLE[code][0], []).append(code)
+    return {
+        str(status): {
+            "description": ", ".join(f"`{code}`: {problems.TABLE[code][1]}" for code in codes),
+            "headers": _header_refs(status),
+            "content": {
+                problems.CONTENT_TYPE: {
+                    "schema": {
+                        "allOf": [
+                            {"$ref": "#/components/schemas/Problem"},
+                            {"properties": {"code": {"enum": codes}}},
+                        ]
+                    }
+                }
+            },
+        }
+        for status, codes in sorted(by_status.items())
+    }
+
+
+def _header_refs(status: int) -> dict[str, Any]:
+    names = ["X-Request-Id"]
+    if status in (429, 503):
+        names.append("Retry-After")
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}

@@ -1,0 +1,201 @@
+"""A node from start to end: the lock on its data, embedded Ray, the boards, the gateway, the stop.
+
+Owns the order of things. Start: lock, leftovers, guard, Ray, boards, gateway. Stop: no new
+requests, those under way finish, boards are put away, Ray ends, the guard sees that nothing is
+left. If one of Ray's own processes dies the node ends too, with EXIT_RAY_LOST: its next start
+recovers everything acknowledged, while a node without its raylet would only look alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import secrets
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import uvloop
+
+from node import guard
+from node.config import Config
+from persistence.errors import RanknodeError
+
+EXIT_RAY_LOST = 75  # EX_TEMPFAIL of sysexits.h: start it again
+PUT_AWAY_SECONDS = 3.0
+OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; calls are small and never go through it
+RAY_DIRECTORY_PREFIX = "ranknode-"
+RAY_SERVICES = frozenset({"gcs_server", "raylet"})
+
+_LOG = logging.getLogger("ranknode")
+
+
+class DataInUseError(RanknodeError):
+    """Raised when another node runs over the same data directory."""
+
+
+class DataLock:
+    """The lock that makes a node the only one over its data directory.
+
+    It also remembers Ray's directory, so that the next node can clear it should this one be killed
+    together with its guard.
+    """
+
+    def __init__(self, data_directory: Path) -> None:
+        data_directory.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(data_directory / "node.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            raise DataInUseError(f"another node runs over {data_directory}") from None
+
+    def take_ray_directory(self) -> Path:
+        """Make a fresh directory for Ray; clear a predecessor's, and what still uses it."""
+        left = Path(os.pread(self._file, 4096, 0).decode(errors="replace").strip("\0"))
+        if left.name.startswith(RAY_DIRECTORY_PREFIX) and left.parent == Path(
+            tempfile.gettempdir()
+        ):
+            guard.clear(left, spared={os.getpid()})
+        # Not below the data: the paths of Ray's sockets must stay under 107 bytes.
+        fresh = Path(tempfile.mkdtemp(prefix=RAY_DIRECTORY_PREFIX))
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, str(fresh).encode(), 0)
+        return fresh
+
+
+def serve(config: Config, samples: bool = False) -> int:
+    """Run a node until SIGTERM or SIGINT; returns the exit code.
+
+    samples: also fill the sample boards once the node answers. Errors: DataInUseError, OSError.
+    """
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    data_directory = Path(config.data_directory).resolve()
+    lock = DataLock(data_directory)
+    ray_directory = lock.take_ray_directory()
+    watcher = guard.start_guard(ray_directory)
+    try:
+        _start_ray(ray_directory)
+        try:
+            return uvloop.run(_run(config, data_directory, watcher.process, samples))
+        finally:
+            _stop_ray()
+    finally:
+        watcher.dismiss()
+
+
+def _start_ray(ray_directory: Path) -> None:
+    """Start Ray inside this node, on loopback alone."""
+    os.environ.update(
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_worker_niceness="0",  # the default, 15, starves boards beside a busy gateway
+        # Ray binds to every interface unless it believes itself on a single machine.
+        RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
+        RAY_AUTH_MODE="token",
+        RAY_AUTH_TOKEN=secrets.token_hex(32),
+    )
+    import ray  # noqa: PLC0415  (reads its environment when it is imported)
+
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        num_cpus=1,  # boards ask for none; this bounds the workers started ahead of need
+        object_store_memory=OBJECT_STORE_BYTES,
+        _temp_dir=str(ray_directory),
+        namespace="ranknode",
+        configure_logging=True,
+        logging_level=logging.WARNING,
+    )
+
+
+def _stop_ray() -> None:
+    import ray  # noqa: PLC0415
+
+    ray.shutdown()
+
+
+def _ray_services() -> list[int]:
+    """List the processes without which there is no Ray: children of this one, by name."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [
+        int(process)
+        for process in children
+        if Path(f"/proc/{process}/comm").read_text().strip() in RAY_SERVICES
+    ]
+
+
+def _watch(process: int, ended: Callable[[], None]) -> int:
+    """Call `ended` when a process has ended; returns the descriptor to stop watching with."""
+    descriptor = os.pidfd_open(process)
+    asyncio.get_running_loop().add_reader(descriptor, ended)
+    return descriptor
+
+
+def _ray_lost() -> None:
+    """End at once: without Ray no board can be reached, and the guard clears up what is left."""
+    _LOG.critical("one of Ray's processes ended; this node ends, start it again")
+    os._exit(EXIT_RAY_LOST)
+
+
+async def _run(config: Config, data_directory: Path, guard_process: int, samples: bool) -> int:
+    from actors.board_actor import ActorOptions  # noqa: PLC0415  (after Ray's environment is set)
+    from actors.directory import Directory  # noqa: PLC0415
+    from actors.logged_board import BoardOptions  # noqa: PLC0415
+    from node.boards import NodeBoards  # noqa: PLC0415
+    from node.gateway import Gateway  # noqa: PLC0415
+    from persistence.event_log import LogOptions  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    exit_code = 0
+
+    def guard_lost() -> None:
+        nonlocal exit_code
+        _LOG.critical("the guard of this node was killed; this node ends in order")
+        exit_code = EXIT_RAY_LOST
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    watched = [_watch(process, _ray_lost) for process in _ray_services()]
+    watched.append(_watch(guard_process, guard_lost))
+    log_options = LogOptions(
+        segment_events_max=config.segment_events_max,
+        segment_bytes_max=config.segment_bytes_max,
+        reserved_free_bytes=config.reserved_free_bytes,
+    )
+    options = ActorOptions(
+        BoardOptions(log_options, config.snapshot_events), config.commit_events_max
+    )
+    boards = NodeBoards(config, Directory(data_directory, options))
+    gateway = Gateway(boards, config)
+    await gateway.start()
+    await boards.start()
+    _LOG.info("ready at %s", gateway.url)
+    filling = asyncio.create_task(_fill_samples(gateway.url)) if samples else None
+    await stopping.wait()
+    for descriptor in watched:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+    if filling is not None:
+        filling.cancel()
+        await asyncio.gather(filling, return_exceptions=True)
+    await gateway.stop()
+    await boards.close(PUT_AWAY_SECONDS)
+    return exit_code
+
+
+async def _fill_samples(url: str) -> None:
+    from node.client import NodeError  # noqa: PLC0415
+    from node.samples import load_samples  # noqa: PLC0415
+
+    try:
+        await load_samples(url)
+    except NodeError as error:
+        _LOG.error("the sample boards could not be filled: %s", error)

@@ -1,0 +1,209 @@
+"""Stand-ins for the boards, and a gateway around them on a free port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from actors.errors import Refusal
+from actors.questions import Change, Question, Submit
+from node.config import Config
+from node.gateway import Gateway
+
+NOW_US = 1_764_500_000_000_000
+ANSWER = {"answer": 1}
+
+
+def encoded(value: Any, packed: bool) -> bytes:
+    return msgspec.msgpack.encode(value) if packed else msgspec.json.encode(value)
+
+
+class FakeBoards:
+    """Remembers what it was asked; `behave` is called first and may raise or wait."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.calls: list[tuple[Any, ...]] = []
+        self.behave: Callable[[], Any] = lambda: None
+
+    async def _note(self, *call: Any) -> None:
+        self.calls.append(call)
+        waiting = self.behave()
+        if waiting is not None:
+            await waiting
+
+    async def create(
+        self, board: str, definition: bytes, *, definition_packed: bool, packed: bool, now_us: int
+    ) -> tuple[bool, bytes]:
+        await self._note("create", board, definition, definition_packed, packed, now_us)
+        return board == "new", encoded(ANSWER, packed)
+
+    async def list(self, limit: int, after: str | None, *, packed: bool) -> bytes:
+        await self._note("list", limit, after, packed)
+        return encoded(ANSWER, packed)
+
+    async def delete(self, board: str) -> None:
+        await self._note("delete", board)
+
+    async def ask(self, board: str, question: Question, min_sequence: int | None) -> bytes:
+        await self._note("ask", board, question, min_sequence)
+        return encoded(ANSWER, question.packed)
+
+    async def submit(self, board: str, question: Submit | Change) -> bytes:
+        await self._note("submit", board, question)
+        return encoded(ANSWER, question.packed)
+
+
+class KeyedBoards(FakeBoards):
+    """Boards that keep events by key, their numbers as text, and refuse values above 1000000."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.definitions: dict[str, bytes] = {}
+        self.changes: list[bytes] = []
+        self.events: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+
+    async def create(
+        self, board: str, definition: bytes, *, definition_packed: bool, packed: bool, now_us: int
+    ) -> tuple[bool, bytes]:
+        await self._note("create", board)
+        if self.definitions.get(board, definition) != definition:
+            raise Refusal("board_exists", "it is another one")
+        created = board not in self.definitions
+        self.definitions[board] = definition
+        return created, b"{}"
+
+    async def ask(self, board: str, question: Question, min_sequence: int | None) -> bytes:
+        await self._note("ask", board, question)
+        entries = [
+            {"rank": 1, "member": "a[b]", "score": 1.5, "achieved_at": "2026-01-01T00:00:00Z"},
+        ]
+        sequence = len(self.events[board]) + 2
+        return encoded(
+            {"board": board, "members": 1, "sequence": sequence, "entries": entries}, False
+        )
+
+    async def submit(self, board: str, question: Submit | Change) -> bytes:
+        await self._note("submit", board)
+        if board not in self.definitions:
+            raise Refusal("board_not_found", f"there is no board {board}")
+        if isinstance(question, Change):
+            self.changes.append(question.body)
+            return b"{}"
+        try:
+            events = json.loads(question.body, parse_float=str, parse_int=str)["events"]
+        except ValueError:
+            raise Refusal("malformed_body", "it is no JSON") from None
+        results = [self.take(board, event) for event in events]
+        statuses = [result["status"] for result in results]
+        return encoded(
+            {
+                "results": results,
+                "applied": statuses.count("applied"),
+                "duplicates": statuses.count("duplicate"),
+                "rejected": statuses.count("rejected"),
+                "sequence": len(self.events[board]) + 2,
+            },
+            False,
+        )
+
+    def take(self, board: str, event: dict[str, Any]) -> dict[str, Any]:
+        key = event["idempotency_key"]
+        if key in self.events[board]:
+            return {"status": "duplicate", "sequence": 1}
+        if isinstance(event["value"], str) and float(event["value"]) > 1_000_000:
+            return {"status": "rejected", "code": "value_not_allowed", "detail": "too much"}
+        self.events[board][key] = event
+        return {"status": "applied", "sequence": 1}
+
+
+def config(**settings: Any) -> Config:
+    return Config(data_directory="unused", port=0, **settings)
+
+
+@contextlib.asynccontextmanager
+async def serving(boards: FakeBoards, **settings: Any) -> AsyncIterator[Gateway]:
+    gateway = Gateway(boards, config(**settings), clock_us=lambda: NOW_US)
+    await gateway.start()
+    try:
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+class Raw:
+    """An answer as it came over the socket."""
+
+    def __init__(self, data: bytes) -> None:
+        head, _, self.body = data.partition(b"\r\n\r\n")
+        status_line, *lines = head.decode("latin-1").split("\r\n")
+        self.status = int(status_line.split()[1])
+        self.headers = {name.lower(): value for name, value in (x.split(": ", 1) for x in lines)}
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+async def exchange(port: int, data: bytes) -> Raw:
+    """Send bytes as they are, and read until the server hangs up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(data)
+        await writer.drain()
+        return Raw(await asyncio.wait_for(reader.read(), 10))
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def call(
+    port: int, method: str, target: str, body: bytes | None = None, **headers: str
+) -> Raw:
+    """Make one request with exactly this target; header names are written with underscores."""
+    lines = [f"{method} {target} HTTP/1.1", "Host: test", "Connection: close"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    if body is not None:
+        if not any(name.lower() == "content_type" for name in headers):
+            lines.append("Content-Type: application/json")
+        lines.append(f"Content-Length: {len(body)}")
+    return await exchange(port, "\r\n".join([*lines, "", ""]).encode() + (body or b""))
+
+
+def ask_once(
+    method: str,
+    target: str,
+    body: bytes | None = None,
+    boards: FakeBoards | None = None,
+    settings: dict[str, Any] | None = None,
+    **headers: str,
+) -> tuple[Raw, FakeBoards]:
+    boards = boards or FakeBoards()
+
+    async def run() -> Raw:
+        async with serving(boards, **(settings or {})) as gateway:
+            return await call(gateway.port, method, target, body, **headers)
+
+    return asyncio.run(run()), boards
+
+
+def check_problem(answer: Raw, status: int, code: str) -> dict[str, Any]:
+    """Check that an answer is a complete problem, and return it."""
+    assert answer.status == status, answer.body
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["x-request-id"]
+    assert answer.headers["server"] == "ranknode"
+    problem: dict[str, Any] = answer.json()
+    assert problem["status"] == status
+    assert problem["code"] == code
+    assert problem["type"] == f"urn:ranknode:problem:{code}"
+    assert problem["title"]
+    assert problem["detail"]
+    assert ("retry-after" in answer.headers) == (status in (429, 503))
+    return problem

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from actors.definition import apply_changes, parse_definition
+from actors.questions import Submit
+from actors.submission import parse_submission
+from node import openapi, problems, wire
+from node.router import Router
+from node.routes import ROUTES, Route
+from tests.node.fake_boards import FakeBoards, call, serving
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    async def fetch() -> bytes:
+        async with serving(FakeBoards()) as gateway:
+            return (await call(gateway.port, "GET", "/openapi.json")).body
+
+    fetched: dict[str, Any] = json.loads(asyncio.run(fetch()))
+    return fetched
+
+
+def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {
+        operation["operationId"]: operation
+        for path in document["paths"].values()
+        for operation in path.values()
+    }
+
+
+def test_the_document_is_valid_openapi(document: dict[str, Any]) -> None:
+    """GET /openapi.json answers a document that is valid OpenAPI 3.1."""
+    assert document["openapi"].startswith("3.1")
+    OpenAPIV31SpecValidator(document).validate()
+
+
+def test_the_document_lists_exactly_the_routes(document: dict[str, Any]) -> None:
+    """Every call is documented and nothing else is."""
+    documented = {
+        (method.upper(), path) for path, item in document["paths"].items() for method in item
+    }
+    assert documented == {(route.method, route.path) for route in ROUTES}
+    assert len(operations(document)) == len(ROUTES)
+
+
+def test_every_parameter_has_its_bounds(document: dict[str, Any]) -> None:
+    """Every parameter is named with what it may be, and required where a path holds it."""
+    for route in ROUTES:
+        parameters = operations(document)[route.name]["parameters"]
+        names = [parameter["name"] for parameter in parameters]
+        in_path = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
+        assert names == in_path + [parameter.name for parameter in route.query]
+        for parameter in parameters:
+            assert parameter["description"]
+            assert parameter["required"] or parameter["in"] == "query"
+            bounds = {"minimum", "maxLength", "enum", "pattern"}
+            assert bounds & parameter["schema"].keys(), parameter
+
+
+def test_every_code_stands_under_its_status(document: dict[str, Any]) -> None:
+    """Every problem of a call is documented under its status, with its codes."""
+    for route in ROUTES:
+        responses = operations(document)[route.name]["responses"]
+        documented = {
+            code: int(status)
+            for status, response in responses.items()
+            if int(status) >= 400
+            for code in response["content"][problems.CONTENT_TYPE]["schema"]["allOf"][1][
+                "properties"
+            ]["code"]["enum"]
+        }
+        codes = openapi.codes_of(route)
+        assert documented == {code: problems.TABLE[code][0] for code in codes}
+        assert set(route.codes) <= set(codes)
+        assert {int(status) for status in responses} >= set(route.answers)
+
+
+def test_request_examples_are_accepted_by_the_board() -> None:
+    """What the document shows as a request is what a board takes."""
+    for example in openapi.REQUEST_EXAMPLES["submitEvents"].values():
+        submission = parse_submission(Submit(False, 0, json.dumps(example).encode(), False))
+        assert not [event for event in submission.events if isinstance(event, Exception)]
+    definition = parse_definition(
+        json.dumps(openapi.REQUEST_EXAMPLES["createBoard"]["points"]).encode(), False
+    )
+    changes = json.dumps(openapi.REQUEST_EXAMPLES["changeBoard"]["import"]).encode()
+    assert apply_changes(definition, changes, False).mode == "backfill"
+
+
+def test_answer_examples_have_the_types_of_the_answers() -> None:
+    """What the document shows as an answer has the shape that it declares."""
+    routes = {route.name: route for route in ROUTES}
+    for name, examples in openapi.ANSWER_EXAMPLES.items():
+        types = routes[name].answers[200]
+        for example in examples.values():
+            assert any(fits(example, type_) for type_ in types), (name, example)
+
+
+def fits(example: Any, type_: Any) -> bool:
+    try:
+        msgspec.convert(example, type_)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def test_the_documented_definition_has_the_boards_fields_and_defaults() -> None:
+    """A definition of nothing but defaults means the same to the document and to the board."""
+    documented = wire.Definition(aggregation="sum")
+    written_out = parse_definition(msgspec.json.encode(documented), False)
+    assert written_out == parse_definition(b'{"aggregation":"sum"}', False)
+    shown = json.loads(msgspec.json.encode(written_out.to_answer(False)))
+    assert shown == msgspec.to_builtins(documented)
+    info = wire.BoardInfo.__struct_fields__
+    assert set(info) - set(shown) == {"board", "created_at", "sequence", "members"}
+
+
+def test_the_documented_changes_are_the_boards() -> None:
+    """Every field that the document lets a PATCH change can be changed, each by itself."""
+    definition = parse_definition(b'{"aggregation":"sum"}', False)
+    values = {"mode": "backfill", "sources": ["a"], "min_value": -1, "max_value": 1}
+    for field in wire.Changes.__struct_fields__:
+        body = json.dumps({field: values.get(field, 7)}).encode()
+        changed = apply_changes(definition, body, False)
+        assert getattr(changed, field) != getattr(definition, field)
+
+
+@pytest.mark.parametrize(
+    "paths", [("/a/{b}", "/a/{c}/d"), ("/a/{b}", "/a/{b}")], ids=["two names", "twice"]
+)
+def test_an_ambiguous_route_table_is_refused(paths: tuple[str, str]) -> None:
+    """A table in which a path could mean two calls does not start."""
+    original = ROUTES[0]
+    table: list[Route] = [msgspec.structs.replace(original, path=path) for path in paths]
+    with pytest.raises(ValueError, match=r"two parameters|twice"):
+        Router(table)

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from actors.questions import Around, Change, Describe, Digest, Member, Rank, Submit, Top
+from tests.node.fake_boards import (
+    ANSWER,
+    NOW_US,
+    FakeBoards,
+    Raw,
+    ask_once,
+    call,
+    check_problem,
+    serving,
+)
+
+QUESTIONS = [
+    ("/v1/boards/b", Describe(False, NOW_US), None),
+    ("/v1/boards/b/top", Top(False, NOW_US, None, 10, None), None),
+    (
+        "/v1/boards/b/top?limit=1000&after=x-Y_z&period=all_time&min_sequence=7&read=actor",
+        Top(False, NOW_US, "all_time", 1000, "x-Y_z"),
+        7,
+    ),
+    ("/v1/boards/b/members/ada", Member(False, NOW_US, None, "ada"), None),
+    ("/v1/boards/b/around?member=ada", Around(False, NOW_US, None, "ada", None, None, 4, 4), None),
+    (
+        "/v1/boards/b/around?rank=3&above=0&below=500",
+        Around(False, NOW_US, None, None, 3, None, 0, 500),
+        None,
+    ),
+    (
+        "/v1/boards/b/around?score=10,95.5",
+        Around(False, NOW_US, None, None, None, "10,95.5", 4, 4),
+        None,
+    ),
+    ("/v1/boards/b/rank?score=-1.50", Rank(False, NOW_US, None, "-1.50"), None),
+    ("/v1/boards/b/rank?score=10%2C95.5", Rank(False, NOW_US, None, "10,95.5"), None),
+    ("/v1/boards/b/digest?period=daily%3Aprevious", Digest(False, NOW_US, "daily:previous"), None),
+]
+
+
+@pytest.mark.parametrize(("target", "question", "min_sequence"), QUESTIONS)
+def test_each_query_asks_the_board_its_question(
+    target: str, question: Any, min_sequence: int | None
+) -> None:
+    """A query reaches the board with its parameters, and the defaults of the contract."""
+    answer, boards = ask_once("GET", target)
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == ANSWER
+    assert boards.calls == [("ask", "b", question, min_sequence)]
+
+
+def test_boards_are_created_listed_changed_and_deleted() -> None:
+    """The calls about boards pass on what they were given: 201, 200, 200, 200 and 204."""
+    definition = b'{"aggregation":"sum"}'
+
+    async def run() -> list[Raw]:
+        async with serving(boards) as gateway:
+            port = gateway.port
+            return [
+                await call(port, "PUT", "/v1/boards/new", definition),
+                await call(port, "PUT", "/v1/boards/old", definition),
+                await call(port, "GET", "/v1/boards?limit=5&after=c"),
+                await call(port, "GET", "/v1/boards"),
+                await call(port, "PATCH", "/v1/boards/old", b'{"mode":"live"}'),
+                await call(port, "DELETE", "/v1/boards/old"),
+                await call(port, "POST", "/v1/boards/old/events", b'{"events":[]}'),
+            ]
+
+    boards = FakeBoards()
+    answers = asyncio.run(run())
+    assert [answer.status for answer in answers] == [201, 200, 200, 200, 200, 204, 200]
+    assert answers[5].body == b""
+    assert boards.calls == [
+        ("create", "new", definition, False, False, NOW_US),
+        ("create", "old", definition, False, False, NOW_US),
+        ("list", 5, "c", False),
+        ("list", 100, None, False),
+        ("submit", "old", Change(False, NOW_US, b'{"mode":"live"}', False)),
+        ("delete", "old"),
+        ("submit", "old", Submit(False, NOW_US, b'{"events":[]}', False)),
+    ]
+
+
+MEMBERS = [
+    ("a%2Fb", "a/b"),
+    ("100%25", "100%"),
+    ("a+b", "a+b"),
+    ("a%20b", "a b"),
+    ("a%252Fb", "a%2Fb"),
+    ("a%3Fb%23c", "a?b#c"),
+    ("%C3%A9", "é"),
+    ("%e5%90%8d%E5%89%8D", "名前"),
+    ("%F0%9F%8F%81", "🏁"),
+    ("a;b=c,d&e", "a;b=c,d&e"),
+    ("~%7E", "~~"),
+    ("top", "top"),
+    ("x" * 128, "x" * 128),
+]
+
+
+@pytest.mark.parametrize(("encoded", "member"), MEMBERS)
+def test_a_member_in_a_path_comes_back_exactly(encoded: str, member: str) -> None:
+    """A percent-encoded member is decoded once, whatever it holds; a plus is a plus."""
+    answer, boards = ask_once("GET", f"/v1/boards/b/members/{encoded}")
+    assert answer.status == 200, answer.body
+    assert boards.calls[0][2].member == member
+
+
+def test_a_member_in_a_query_is_form_decoded() -> None:
+    """In a query a plus is a space and %2B a plus, as in every form."""
+    _, boards = ask_once("GET", "/v1/boards/b/around?member=a+b%2Bc")
+    assert boards.calls[0][2].member == "a b+c"
+
+
+BAD_MEMBERS = ["%", "%2", "%zz", "%FF", "%C3", "%ED%A0%80", "%00", "%20ada", "ada%0A", "e%CC%81",
+               ".", "..", "%2E%2e", "x" * 129]  # fmt: skip
+
+
+@pytest.mark.parametrize("encoded", BAD_MEMBERS)
+def test_a_member_that_is_none_is_refused_by_name(encoded: str) -> None:
+    """Broken escapes, bytes that are not UTF-8 and names against the rules are 422."""
+    for target in (f"/v1/boards/b/members/{encoded}", f"/v1/boards/b/around?member={encoded}"):
+        answer, boards = ask_once("GET", target)
+        assert check_problem(answer, 422, "invalid_field")["field"] == "member"
+        assert boards.calls == []
+
+
+@pytest.mark.parametrize(
+    "board", ["UPPER", "a.b", "%2e%2e", "-x", "x" * 65, "a%2Fb", "b%0A", "%C3%A9", "%D9%A3"]
+)
+def test_a_board_id_that_is_none_is_refused(board: str) -> None:
+    """A board id outside the contract's pattern is 422 with the field's name, in every call."""
+    for method, target, body in (
+        ("GET", f"/v1/boards/{board}/top", None),
+        ("PUT", f"/v1/boards/{board}", b"{}"),
+        ("DELETE", f"/v1/boards/{board}", None),
+    ):
+        answer, boards = ask_once(method, target, body)
+        assert check_problem(answer, 422, "invalid_field")["field"] == "board"
+        assert boards.calls == []
+
+
+BAD_QUERIES = [
+    *((f"top?limit={text}", "limit") for text in ("0", "-1", "abc", "", "1001", "1.0", "+1",
+                                                   "%201", "1e2", "%D9%A1", "9" * 5000)),
+    ("top?surprise=1", "surprise"),
+    ("top?limit=1&limit=1", "limit"),
+    ("top?limit=%zz", "limit"),
+    ("top?%ff=1", "query"),
+    ("top?min_sequence=-1", "min_sequence"),
+    ("top?read=cache", "read"),
+    ("top?period=", "period"),
+    ("around?rank=0", "rank"),
+    ("around?rank=1&above=501", "above"),
+    ("around?rank=1&below=-1", "below"),
+    ("around", "member"),
+    ("around?member=a&rank=3", "member"),
+    ("around?score=1&rank=3", "member"),
+    ("rank", "score"),
+    ("rank?score=", "score"),
+    ("members/ada?limit=1", "limit"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rest", "field"), BAD_QUERIES)
+def test_a_bad_parameter_is_refused_by_name(rest: str, field: str) -> None:
+    """An unknown, repeated or wrong parameter is 422 and never becomes "everything"."""
+    answer, boards = ask_once("GET", f"/v1/boards/b/{rest}")
+    assert check_problem(answer, 422, "invalid_field")["field"] == field
+    assert boards.calls == []
+
+
+@pytest.mark.parametrize("text", ["", "x" * 1025])
+def test_an_impossible_cursor_is_an_invalid_cursor(text: str) -> None:
+    """A cursor that no answer can have held is invalid_cursor, like any other wrong one."""
+    answer, _ = ask_once("GET", f"/v1/boards/b/top?after={text}")
+    check_problem(answer, 422, "invalid_cursor")
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/", "/v1", "/v1/nothing", "/v1/boards/", "/v1/boards/b/", "/v1/boards//top",
+     "/v1/boards/b/members", "/v1/boards/b/members/", "/v1/boards/b/members/a/b", "/healthz/x",
+     "//healthz", "/V1/boards"],
+)  # fmt: skip
+def test_an_unknown_path_is_not_found(target: str) -> None:
+    """A path that is not in the table is a 404 problem; empty segments name nothing."""
+    answer, boards = ask_once("GET", target)
+    check_problem(answer, 404, "not_found")
+    assert boards.calls == []
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "allow"),
+    [
+        ("DELETE", "/v1/boards/b/top", "GET, HEAD"),
+        ("POST", "/v1/boards/b", "DELETE, GET, HEAD, PATCH, PUT"),
+        ("GET", "/v1/boards/b/events", "POST"),
+        ("OPTIONS", "/v1/boards", "GET, HEAD"),
+        ("PUT", "/healthz", "GET, HEAD"),
+    ],
+)
+def test_another_method_is_not_allowed(method: str, target: str, allow: str) -> None:
+    """A known path with another method is 405 and says which methods it takes."""
+    answer, _ = ask_once(method, target)
+    check_problem(answer, 405, "method_not_allowed")
+    assert answer.headers["allow"] == allow
+
+
+def test_head_is_get_without_a_body() -> None:
+    """HEAD has the status and headers of GET, the length included, and no body."""
+    got, _ = ask_once("GET", "/v1/boards/b/top")
+    head, boards = ask_once("HEAD", "/v1/boards/b/top")
+    assert head.status == 200
+    assert head.body == b""
+    assert head.headers["content-length"] == got.headers["content-length"]
+    assert len(boards.calls) == 1
+
+
+def test_a_target_may_be_a_whole_url() -> None:
+    """The absolute form of a target, which every server must take, means the same path."""
+    answer, boards = ask_once("GET", "http://example.com:81/v1/boards/b/top?limit=2")
+    assert answer.status == 200
+    assert boards.calls[0][2].limit == 2

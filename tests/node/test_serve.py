@@ -1,0 +1,219 @@
+"""A whole node: what it listens on, how it stops, its samples, and the commands against it."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from tests.running_node import RANKNODE, RunningNode, wait_until
+
+OFFICIAL_POINTS = Path(__file__).parents[1] / "data" / "f1" / "official_points.csv"
+LOOPBACK = {
+    "0100007F",  # 127.0.0.1
+    "0000000000000000FFFF00000100007F",  # ::ffff:127.0.0.1
+    "00000000000000000000000001000000",  # ::1
+}
+LISTENING = "0A"
+
+MakeNode = Callable[..., RunningNode]
+
+
+def run(*arguments: str | Path, expected: int = 0) -> str:
+    ran = subprocess.run(
+        [RANKNODE, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == expected, ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def listening(processes: list[int]) -> list[str]:
+    """List the local addresses, in the kernel's hexadecimal, on which the processes listen."""
+    inodes = set()
+    for process in processes:
+        for descriptor in Path(f"/proc/{process}/fd").iterdir():
+            target = os.readlink(descriptor)
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and fields[9] in inodes:
+                found.append(fields[1].partition(":")[0])
+    return found
+
+
+def fill(node: RunningNode, board: str = "b") -> Any:
+    """Make a board with a few hundred events; returns its digest's answer."""
+    assert node.call("PUT", f"/v1/boards/{board}", {"aggregation": "best"})[0] == 201
+    events = [
+        {"member": f"m{i % 40}", "value": i * 37 % 101, "idempotency_key": f"k{i}"}
+        for i in range(400)
+    ]
+    status, answer = node.call("POST", f"/v1/boards/{board}/events", {"events": events})
+    assert (status, answer["applied"]) == (200, 400)
+    return node.ask(f"/v1/boards/{board}/digest")
+
+
+def test_listens_on_loopback_only(make_node: MakeNode) -> None:
+    """Nobody outside the machine reaches any port of a node, Ray's included."""
+    node = make_node().start()
+    fill(node)
+    addresses = listening(node.processes())
+    assert len(addresses) >= 4, "the gateway's, Ray's services' and the board's are seen"
+    assert set(addresses) <= LOOPBACK
+    assert node.stop() == 0
+
+
+def test_clean_stop(make_node: MakeNode, tmp_path: Path) -> None:
+    """SIGTERM ends a node within 10 s: nothing is left running, the snapshot holds everything."""
+    node = make_node().start()
+    digest = fill(node)
+    ray_directory = Path((node.data / "node.lock").read_text())
+    assert ray_directory.is_dir()
+    begun = time.monotonic()
+    assert node.stop() == 0
+    assert time.monotonic() - begun < 10
+    assert not ray_directory.exists()
+    snapshots = [p.name for p in (node.data / "boards" / "b" / "snapshots").iterdir()]
+    assert snapshots == [f"{digest['sequence']:020d}.snapshot"]
+    node.start()
+    again = node.ask("/v1/boards/b/digest")
+    assert again == digest
+    assert node.stop() == 0
+    assert f"from snapshot {digest['sequence']}" in node.output.read_text()
+
+
+def test_interrupted_from_the_terminal(make_node: MakeNode) -> None:
+    """Ctrl-C, which reaches every process of the group, ends a node in order."""
+    node = make_node().start()
+    fill(node)
+    os.killpg(node.process.pid, signal.SIGINT)
+    assert node.process.wait(10) == 0
+    wait_until(lambda: not node.processes(), 1, "nothing is left running")
+
+
+def test_rebuild_from_the_log(make_node: MakeNode) -> None:
+    """Without its snapshots a board is rebuilt from the log alone, digest for digest."""
+    node = make_node().start()
+    digest = fill(node)
+    assert node.stop() == 0
+    shutil.rmtree(node.data / "boards" / "b" / "snapshots")
+    node.start()
+    assert node.ask("/v1/boards/b/digest") == digest
+    assert node.stop() == 0
+    assert "from snapshot 0 " in node.output.read_text()
+
+
+def test_second_node_is_refused(make_node: MakeNode) -> None:
+    """A data directory has one node; a second one says so and leaves the first alone."""
+    node = make_node().start()
+    digest = fill(node)
+    ran = subprocess.run(
+        [RANKNODE, "serve", "--data", node.data, "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode != 0
+    assert "another node" in ran.stdout + ran.stderr
+    assert node.ask("/v1/boards/b/digest") == digest
+    assert node.stop() == 0
+
+
+def test_samples(make_node: MakeNode) -> None:
+    """Every driver's career total is the sum of the official season tables; loaded once."""
+    official: dict[str, Decimal] = defaultdict(Decimal)
+    with OFFICIAL_POINTS.open() as file:
+        for row in csv.DictReader(file):
+            official[row["driver"]] += Decimal(row["points"])
+    node = make_node("data", "--samples").start()
+    wait_until(lambda: "curl" in node.output.read_text(), 60, "the samples are shown")
+    top = node.ask("/v1/boards/f1-points/top?limit=1000")
+    totals = {entry["member"]: Decimal(str(entry["score"])) for entry in top["entries"]}
+    assert totals == official
+    laps = node.ask("/v1/boards/f1-fastest-laps/top?limit=1000")
+    times = [entry["score"] for entry in laps["entries"]]
+    assert times == sorted(times)
+    assert node.stop() == 0
+    shown = len(node.output.read_text())
+    node.start()
+    wait_until(lambda: "curl" in node.output.read_text()[shown:], 60, "the tops are shown again")
+    assert node.ask("/v1/boards/f1-points/top?limit=1000") == top
+    assert node.stop() == 0
+
+
+def test_commands_round_trip(make_node: MakeNode, tmp_path: Path) -> None:
+    """What export writes imports again to the same digest; twice is once; verify finds no fault."""
+    node = make_node().start()
+    digest = fill(node)
+    exported = tmp_path / "b.ndjson"
+    run("export", "b", "--data", node.data, "--output", exported)
+    for _ in range(2):
+        run("import", "copy", exported, "--url", node.url)
+    copied = node.ask("/v1/boards/copy/digest")
+    assert (copied["digest"], copied["members"]) == (digest["digest"], digest["members"])
+    assert "m" in run("top", "b", "--url", node.url)
+    run("verify", node.data)
+    assert node.stop() == 0
+    run("verify", node.data)
+    snapshot = next((node.data / "boards" / "b" / "snapshots").iterdir())
+    content = bytearray(snapshot.read_bytes())
+    content[len(content) // 2] ^= 1
+    snapshot.write_bytes(content)
+    assert snapshot.name in run("verify", node.data, expected=1)
+
+
+def test_idle_boards_are_put_away(make_node: MakeNode) -> None:
+    """A board that nobody asks for gives its process back, and is there when asked again."""
+    config = make_node().data.with_name("idle.toml")
+    config.write_text("board_idle_seconds = 0.5\n")
+    node = make_node("data", "--config", str(config)).start()
+    digest = fill(node)
+    wait_until(lambda: not node.named("ray::BoardActor"), 20, "the idle board is put away")
+    assert node.ask("/v1/boards/b/digest") == digest
+    assert node.stop() == 0
+
+
+def test_more_boards_than_fit(make_node: MakeNode) -> None:
+    """With more boards than may be active each still answers, and no more are ever active."""
+    config = make_node().data.with_name("few.toml")
+    config.write_text("boards_active_max = 2\n")
+    node = make_node("data", "--config", str(config)).start()
+    digests = {f"b{i}": fill(node, f"b{i}") for i in range(4)}
+    for board, digest in digests.items():
+        assert node.ask(f"/v1/boards/{board}/digest") == digest
+        assert len(node.named("ray::BoardActor")) <= 3, "one may be on its way out"
+    assert node.stop() == 0
+
+
+def test_damaged_board_fails_alone(make_node: MakeNode) -> None:
+    """A board whose log is damaged answers 503 and says why in the log; others answer."""
+    node = make_node().start()
+    fill(node, "good")
+    fill(node, "bad")
+    assert node.stop() == 0
+    shutil.rmtree(node.data / "boards" / "bad" / "snapshots")
+    data = node.data / "boards" / "bad" / "log" / "00000001" / "data.mdb"
+    content = bytearray(data.read_bytes())
+    place = content.index(b"m1m2m3")
+    content[place] ^= 1
+    data.write_bytes(content)
+    node.start()
+    assert node.ask("/v1/boards/good/top")["members"] == 40
+    status, problem = node.call("GET", "/v1/boards/bad/top")
+    assert (status, problem["code"]) == (503, "board_unavailable")
+    assert str(node.data) not in str(problem)
+    wait_until(lambda: "cannot be brought up" in node.output.read_text(), 5, "the log says why")
+    assert node.stop() == 0
