@@ -1,0 +1,315 @@
+"""The process that hosts one board: its loop, its writer thread, its batches.
+
+Owns when things happen. State changes only on the loop, in one step without awaits; commits run in
+the one writer thread while reads are answered; what gathers during a commit goes out as the next.
+An error of a commit ends the process with EXIT_COMMIT_FAILED before anything is answered, and the
+next one recovers. A board that cannot be opened stays here unopened, says why, and is tried again
+after a back-off. It must not know HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from actors import queries, questions
+from actors.errors import Refusal
+from actors.logged_board import BoardOptions, LoggedBoard, describe_recovery
+from actors.questions import Ask, Change, Describe, Question, Reply, Submit
+from actors.submission import Submission, parse_submission
+from persistence.errors import CommitFailedError, FencedError, RanknodeError, StorageFullError
+from persistence.records import Record
+
+_LOG = logging.getLogger("ranknode.board")
+
+EXIT_COMMIT_FAILED = 74  # EX_IOERR of sysexits.h
+OPEN_RETRY_SECONDS_MAX = 60.0
+READ_SLICE_SECONDS = 0.005  # reads give way to others after this long
+SNAPSHOT_BYTES_PER_SECOND = 100 << 20  # what a plain disk takes, fsync included
+
+
+class ActorOptions(msgspec.Struct, frozen=True):
+    """How a board is hosted. commit_events_max: events gathered into one commit."""
+
+    board: BoardOptions
+    commit_events_max: int
+
+
+class OpenReport(msgspec.Struct, frozen=True):
+    """What opening a board came to: how it was recovered, or why it could not be."""
+
+    recovered: str = ""
+    failure: str = ""
+
+
+class _Job(NamedTuple):
+    """A submission or a change in the writer's queue."""
+
+    work: Submission | Change
+    events: int
+    reply: asyncio.Future[Reply]
+
+
+def _refused(refusal: Refusal) -> Reply:
+    return Reply(b"", refusal.code, refusal.detail, refusal.extra)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+class BoardActor:
+    """One board behind two methods that take and return bytes: `read` and `write`."""
+
+    def __init__(self, directory: str, options: bytes) -> None:
+        self._directory = Path(directory)
+        self._options = msgspec.msgpack.decode(options, type=ActorOptions)
+        self._writer = ThreadPoolExecutor(1, "writer")
+        self._background = ThreadPoolExecutor(1, "snapshots")
+        self._opening = asyncio.Lock()
+        self._host: LoggedBoard | None = None
+        self._failure: Refusal | None = None
+        self._failures = 0
+        self._retry_at = 0.0
+        self._queue: deque[_Job] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self._snapshot: asyncio.Task[None] | None = None
+        self._moved = asyncio.Condition()
+        self._closing = False
+
+    # Opening
+
+    async def open(self) -> bytes:
+        """Open the board if it is not open yet; answers with an OpenReport, never raises."""
+        try:
+            host = await self._opened()
+        except Refusal as refusal:
+            return msgspec.msgpack.encode(OpenReport(failure=str(refusal.__cause__ or refusal)))
+        return msgspec.msgpack.encode(OpenReport(recovered=describe_recovery(host.report)))
+
+    async def _opened(self) -> LoggedBoard:
+        """Return the open board. Errors: Refusal board_unavailable."""
+        if self._host is not None:
+            return self._host
+        async with self._opening:
+            if self._host is not None:
+                return self._host
+            if self._closing:
+                raise Refusal("board_unavailable", "the board is being put away")
+            if self._failure is not None and time.monotonic() < self._retry_at:
+                raise self._failure
+            await self._open_now()
+            assert self._host is not None
+            return self._host
+
+    async def _open_now(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            self._host = await loop.run_in_executor(
+                self._writer, LoggedBoard.open, self._directory, self._options.board
+            )
+        except (RanknodeError, OSError) as error:
+            self._failures += 1
+            wait_seconds = min(2.0**self._failures, OPEN_RETRY_SECONDS_MAX)
+            self._retry_at = time.monotonic() + wait_seconds
+            self._failure = Refusal(
+                "board_unavailable",
+                f"the board cannot be brought up ({type(error).__name__}); the node's log says why",
+                retry_after_seconds=round(wait_seconds),
+            )
+            raise self._failure from error
+        self._failure, self._failures = None, 0
+
+    # Reading
+
+    async def read(self, payload: bytes) -> bytes:
+        """Answer a list of asks with a list of replies, each by itself."""
+        asks = questions.decode_asks(payload)
+        try:
+            host = await self._opened()
+        except Refusal as refusal:
+            return questions.encode([_refused(refusal)] * len(asks))
+        replies = []
+        slice_ends = time.monotonic() + READ_SLICE_SECONDS
+        for ask in asks:
+            replies.append(_answer(host, ask))
+            if time.monotonic() > slice_ends:
+                await asyncio.sleep(0)
+                slice_ends = time.monotonic() + READ_SLICE_SECONDS
+        return questions.encode(replies)
+
+    async def wait_for(self, sequence: int, seconds: float) -> None:
+        """Return when the board has reached `sequence`, after `seconds`, or if it is not open."""
+        host = self._host
+        if host is None:
+            return
+
+        async def reached() -> None:
+            async with self._moved:
+                await self._moved.wait_for(lambda: host.board.sequence >= sequence)
+
+        try:
+            await asyncio.wait_for(reached(), seconds)
+        except TimeoutError:
+            return
+
+    # Writing
+
+    async def write(self, payload: bytes) -> bytes:
+        """Submit and change: each ask is one submission or change, each reply its result."""
+        asks = questions.decode_asks(payload)
+        try:
+            await self._opened()
+        except Refusal as refusal:
+            return questions.encode([_refused(refusal)] * len(asks))
+        replies: list[Reply | asyncio.Future[Reply]] = [self._enqueue(ask.question) for ask in asks]
+        return questions.encode(
+            [reply if isinstance(reply, Reply) else await reply for reply in replies]
+        )
+
+    def _enqueue(self, question: Question) -> Reply | asyncio.Future[Reply]:
+        if self._closing:
+            return _refused(Refusal("board_unavailable", "the board is being put away"))
+        if isinstance(question, Submit):
+            try:
+                submission = parse_submission(question)
+            except Refusal as refusal:
+                return _refused(refusal)
+            job = _Job(submission, len(submission.events), asyncio.Future())
+        else:
+            assert isinstance(question, Change)
+            job = _Job(question, 0, asyncio.Future())
+        self._queue.append(job)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_queued())
+            self._writing.add_done_callback(_end_on_error)
+        return job.reply
+
+    def _gather(self) -> list[_Job]:
+        """Take from the queue what goes into one commit: submissions together, a change alone."""
+        jobs = [self._queue.popleft()]
+        if isinstance(jobs[0].work, Submission):
+            events = jobs[0].events
+            while self._queue and isinstance(self._queue[0].work, Submission):
+                events += self._queue[0].events
+                if events > self._options.commit_events_max:
+                    break
+                jobs.append(self._queue.popleft())
+        return jobs
+
+    async def _write_queued(self) -> None:
+        host = await self._opened()
+        while self._queue:
+            jobs = self._gather()
+            if isinstance(jobs[0].work, Change):
+                replies = [await self._change(host, jobs[0].work)]
+            else:
+                replies = await self._submit(host, jobs)
+            for job, reply in zip(jobs, replies, strict=True):
+                if not job.reply.done():
+                    job.reply.set_result(reply)
+            async with self._moved:
+                self._moved.notify_all()
+            if host.snapshot_due and (self._snapshot is None or self._snapshot.done()):
+                await self._start_snapshot(host)
+
+    async def _submit(self, host: LoggedBoard, jobs: list[_Job]) -> list[Reply]:
+        submissions = [job.work for job in jobs if isinstance(job.work, Submission)]
+        planned = host.plan(submissions, _now_us())
+        if planned.record is not None:
+            try:
+                await self._commit(host, planned.record)
+            except StorageFullError as error:
+                return [_refused(Refusal("storage_full", str(error)))] * len(jobs)
+        return host.settle(planned)
+
+    async def _change(self, host: LoggedBoard, change: Change) -> Reply:
+        try:
+            record = host.changed_definition(change)
+            if record is not None:
+                await self._commit(host, record)
+                host.apply_definition(record)
+        except Refusal as refusal:
+            return _refused(refusal)
+        except StorageFullError as error:
+            return _refused(Refusal("storage_full", str(error)))
+        return Reply(queries.answer(host.board, Describe(change.packed, change.now_us)))
+
+    async def _commit(self, host: LoggedBoard, record: Record) -> None:
+        """Commit in the writer thread. A commit that fails in itself ends the process."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._writer, host.commit, [record])
+        except (CommitFailedError, FencedError) as error:
+            _end(str(error))
+
+    # Keeping
+
+    async def _start_snapshot(self, host: LoggedBoard) -> None:
+        """Copy the state while writes wait and reads go on, then write it in the background."""
+        loop = asyncio.get_running_loop()
+        copy = await loop.run_in_executor(self._background, host.copy_state)
+
+        async def write() -> None:
+            try:
+                await loop.run_in_executor(self._background, host.write_copy, copy)
+            except OSError as error:
+                # The log still holds everything; the next snapshot is tried when it is due.
+                _LOG.error("a snapshot of %s could not be written: %s", host.directory, error)
+
+        self._snapshot = asyncio.create_task(write())
+
+    async def close(self, snapshot_seconds: float) -> bool:
+        """Finish what is queued, snapshot if that fits into `snapshot_seconds`, give up the board.
+
+        Returns whether the newest snapshot holds everything.
+        """
+        self._closing = True
+        if self._host is None:
+            return False
+        host, loop = self._host, asyncio.get_running_loop()
+        if self._writing is not None:
+            await self._writing
+        if self._snapshot is not None:
+            await self._snapshot
+        needed_seconds = host.board.nbytes / SNAPSHOT_BYTES_PER_SECOND
+        if not host.snapshot_current and needed_seconds < snapshot_seconds:
+            await self._start_snapshot(host)
+            assert self._snapshot is not None
+            await self._snapshot
+        await loop.run_in_executor(self._writer, host.close)
+        return host.snapshot_current
+
+
+def _answer(host: LoggedBoard, ask: Ask) -> Reply:
+    if host.board.sequence < ask.min_sequence:
+        return _refused(
+            Refusal("not_yet", f"the board has not reached sequence {ask.min_sequence}")
+        )
+    try:
+        return Reply(queries.answer(host.board, ask.question))
+    except Refusal as refusal:
+        return _refused(refusal)
+    except Exception:  # noqa: BLE001  one question's bug must not take the call's other questions with it
+        _LOG.exception("a question could not be answered")
+        return _refused(Refusal("internal_error", "the board could not answer this question"))
+
+
+def _end(reason: str) -> None:
+    """End the process at once: nothing may be answered from a state the disk may not hold."""
+    _LOG.critical("the board's process ends: %s", reason)
+    os._exit(EXIT_COMMIT_FAILED)
+
+
+def _end_on_error(task: asyncio.Task[Any]) -> None:
+    """Stop the board after a programmer's error: it recovers from what is on disk."""
+    if not task.cancelled() and task.exception() is not None:
+        _end(repr(task.exception()))

@@ -1,0 +1,60 @@
+"""Cursors: where a page ended, as opaque text that only its own query takes back.
+
+A cursor holds the last entry's key in the total order, not its position: entries that move do not
+shift the next page. It is sealed with the board's hash key, so that any other text is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import NamedTuple
+
+import msgspec
+
+from actors.board import Board
+from actors.errors import Refusal
+from actors.members import siphash64
+
+CURSOR_TEXT_MAX = 1_024
+
+
+class Place(NamedTuple):
+    """An entry's key in the total order."""
+
+    score: tuple[int, ...]
+    achieved_at_us: int
+    member: bytes
+
+
+def _seal(board: Board, query: str, window: str, place: bytes) -> bytes:
+    """Bind a place to the board's incarnation, the window and the query."""
+    identity = board.identity
+    bound = msgspec.msgpack.encode([identity.incarnation, query, window, place])
+    return siphash64(identity.hash_key, bound).to_bytes(8, "little")
+
+
+def write_cursor(board: Board, query: str, window: str, place: Place) -> str:
+    """Make the text that continues `query` after `place`."""
+    encoded = msgspec.msgpack.encode(place)
+    return _text(_seal(board, query, window, encoded) + encoded)
+
+
+def _text(sealed: bytes) -> str:
+    return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
+
+
+def read_cursor(board: Board, query: str, window: str, text: str) -> Place:
+    """Read a cursor back. Errors: Refusal invalid_cursor for any text not written for this use."""
+    refusal = Refusal("invalid_cursor", "after is no cursor of this query, window and board")
+    if len(text) > CURSOR_TEXT_MAX or not text.isascii():
+        raise refusal
+    try:
+        sealed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise refusal from None
+    encoded = sealed[8:]
+    # Base 64 has several texts for the same bytes; only the one that was written is a cursor.
+    if _text(sealed) != text or sealed[:8] != _seal(board, query, window, encoded):
+        raise refusal
+    return msgspec.msgpack.decode(encoded, type=Place)

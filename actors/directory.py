@@ -1,0 +1,101 @@
+"""Which boards exist, and where each lives: the catalogue on disk and the Ray actors.
+
+The directory of boards is the catalogue: a board exists when its directory does. Creating one is a
+rename into place, deleting one is a rename away, so that a crash leaves it whole or not there. What
+is known of a board without waking it comes from its listing file. Methods that touch the disk block
+and are called from threads; those that touch Ray do not.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import ray
+
+from actors.board import Board
+from actors.board_actor import ActorOptions, BoardActor
+from actors.definition import Definition
+from actors.errors import Refusal
+from actors.logged_board import Listing, create_board, read_listing
+from persistence.files import make_directory, sync_directory
+
+BOARDS = "boards"
+DELETED = "deleted"
+
+# Ray restarts a board's process without end; what fails in it is answered by the board itself.
+# Only the gateway repeats calls, since only it knows their deadlines.
+_REMOTE = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0)(BoardActor)
+
+
+class Directory:
+    """The boards under one data directory. `listings` is by board id, kept in order by readers."""
+
+    def __init__(self, data_directory: Path, options: ActorOptions) -> None:
+        self.listings: dict[str, Listing] = {}
+        self._options = options
+        self._encoded_options = msgspec.msgpack.encode(options)
+        self._boards = data_directory / BOARDS
+        self._deleted = data_directory / DELETED
+
+    def scan(self) -> None:
+        """Learn which boards exist; finish what a crash left half created or half deleted.
+
+        Complexity: O(boards). Errors: OSError.
+        """
+        for directory in (self._boards, self._deleted):
+            if not directory.exists():
+                make_directory(directory)
+        self.purge()
+        for path in self._boards.iterdir():
+            if path.name.startswith("."):
+                shutil.rmtree(path)
+            else:
+                self.listings[path.name] = read_listing(path)
+
+    def purge(self) -> None:
+        """Remove the data of deleted boards."""
+        for path in self._deleted.iterdir():
+            shutil.rmtree(path, ignore_errors=True)
+
+    def create(self, board: str, definition: Definition, now_us: int) -> Board:
+        """Create a board, durably. Returns it as it is after its first records.
+
+        Errors: FileExistsError, StorageFullError, OSError.
+        """
+        created = create_board(self._boards / board, board, definition, now_us, self._options.board)
+        self.refresh(board)
+        return created
+
+    def refresh(self, board: str) -> None:
+        """Read a board's listing again, after its definition changed; nothing if it is deleted."""
+        try:
+            self.listings[board] = read_listing(self._boards / board)
+        except FileNotFoundError:
+            self.listings.pop(board, None)
+
+    def delete(self, board: str) -> None:
+        """Take a board out of the catalogue, durably; `purge` frees its space."""
+        del self.listings[board]
+        (self._boards / board).rename(self._deleted / f"{board}.{secrets.token_hex(8)}")
+        sync_directory(self._boards)
+        sync_directory(self._deleted)
+
+    def listing(self, board: str) -> Listing:
+        """Return what is known of a board. Errors: Refusal board_not_found."""
+        listing = self.listings.get(board)
+        if listing is None:
+            raise Refusal("board_not_found", f"there is no board {board!r}")
+        return listing
+
+    def start(self, board: str) -> Any:
+        """Start the process that hosts a board; returns its actor handle at once."""
+        return _REMOTE.remote(str(self._boards / board), self._encoded_options)
+
+    @staticmethod
+    def stop(actor: Any) -> None:
+        """End a board's process without grace; it can lose nothing."""
+        ray.kill(actor, no_restart=True)

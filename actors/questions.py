@@ -1,0 +1,109 @@
+"""What a gateway asks a board: one frozen type per question, MessagePack between processes.
+
+A Ray call carries one bytes object: a list of asks. Its result is one bytes object: a list of
+replies, one per question and in order. A body of events crosses as the bytes that the client sent.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors.errors import Refusal
+
+
+class Question(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The root of all questions.
+
+    packed: the answer is wanted as MessagePack instead of JSON.
+    now_us: when the gateway received the request, in microseconds since the epoch.
+    """
+
+    packed: bool
+    now_us: int
+
+
+class Describe(Question, frozen=True):
+    """Ask for the definition, the sequence and the members per open window."""
+
+
+class Top(Question, frozen=True):
+    """Ask for the first `limit` entries, or those after the cursor `after`."""
+
+    period: str | None
+    limit: int
+    after: str | None
+
+
+class Member(Question, frozen=True):
+    """Ask for one member's entry."""
+
+    period: str | None
+    member: str
+
+
+class Around(Question, frozen=True):
+    """Ask for the entries around a member, a position (1-based) or a score: exactly one is set."""
+
+    period: str | None
+    member: str | None
+    position: int | None
+    score: str | None
+    above: int
+    below: int
+
+
+class Rank(Question, frozen=True):
+    """Ask where a new member with `score` (keys joined by commas) would stand."""
+
+    period: str | None
+    score: str
+
+
+class Digest(Question, frozen=True):
+    """Ask for the digest of a window's standings."""
+
+    period: str | None
+
+
+class Submit(Question, frozen=True):
+    """Submit the body of a request as it came: one event or a batch."""
+
+    body: bytes
+    body_packed: bool
+
+
+class Change(Question, frozen=True):
+    """Change the fields of the definition that may change, by the body of a PATCH."""
+
+    body: bytes
+    body_packed: bool
+
+
+AnyQuestion = Describe | Top | Member | Around | Rank | Digest | Submit | Change
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True):
+    """A question, and the sequence that the board must have reached before it is answered."""
+
+    min_sequence: int
+    question: AnyQuestion
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True):
+    """One question's result: a body ready to send, or a refusal's code, detail and extras."""
+
+    body: bytes = b""
+    code: str = ""
+    detail: str = ""
+    extra: dict[str, str | int] = {}
+
+    def unwrap(self) -> bytes:
+        """Return the body, or raise the refusal."""
+        if self.code:
+            raise Refusal(self.code, self.detail, **self.extra)
+        return self.body
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_asks = msgspec.msgpack.Decoder(list[Ask]).decode
+decode_replies = msgspec.msgpack.Decoder(list[Reply]).decode

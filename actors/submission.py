@@ -1,0 +1,227 @@
+"""Submitted events from a request's bytes to checked columns' cells: the shape of one event.
+
+Owns what can be said of an event without looking at the board's state. A body is one event or
+{"events": [...]}; one bad event of a batch never spoils the others.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from actors.errors import Refusal, invalid_field
+from actors.exact import (
+    NotANumberError,
+    PrecisionError,
+    RangeError,
+    check_name,
+    parse_decimal,
+    parse_time,
+)
+from actors.questions import Submit
+
+EVENTS_PER_BATCH_MAX = 5_000
+NAME_BYTES_MAX = 128
+SOURCE_BYTES_MAX = 64
+
+# What decoders raise for a body that is not JSON or MessagePack at all, nested too deep included.
+MALFORMED = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+
+_FIELD = re.compile(r"field `([^`]*)`|at `\$(?:\[[^]]*\])*\.?([^`.\[]*)")
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """One event as a client writes it; value is kept as text until its decimals are known."""
+
+    member: str
+    value: msgspec.Raw
+    idempotency_key: str
+    occurred_at: str | msgspec.UnsetType = msgspec.UNSET
+    source: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    events: list[Event]
+
+
+class _RawBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    events: list[msgspec.Raw]
+
+
+_EVENT = (msgspec.json.Decoder(Event), msgspec.msgpack.Decoder(Event))
+_BATCH = (msgspec.json.Decoder(_Batch), msgspec.msgpack.Decoder(_Batch))
+_RAW_BATCH = (msgspec.json.Decoder(_RawBatch), msgspec.msgpack.Decoder(_RawBatch))
+_RAWS = (msgspec.json.Decoder(list[msgspec.Raw]), msgspec.msgpack.Decoder(list[msgspec.Raw]))
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """One request's events, in order; a Refusal stands in the place of an event without shape."""
+
+    events: list[Event | Refusal]
+    batch: bool
+    packed: bool
+    answer_packed: bool
+    received_at_us: int
+
+
+class Cells(NamedTuple):
+    """One event ready for the columns.
+
+    values: scaled integers, one per score key, or the refusal that the rules will give; the
+    idempotency key is looked at before the rules. occurred_at_us: None where the client left it
+    out.
+    """
+
+    member: bytes
+    key: bytes
+    values: tuple[int, ...] | Refusal
+    occurred_at_us: int | None
+    source: str | None
+
+
+def field_of(error: msgspec.ValidationError) -> str:
+    """Find the field that a decoder's message names; the body itself is "body"."""
+    found = _FIELD.search(str(error))
+    return (found.group(1) or found.group(2) or "body") if found else "body"
+
+
+def number_text(raw: msgspec.Raw, packed: bool) -> bytes:
+    """Return a number's text; of a MessagePack float, the shortest decimal that means it."""
+    if not packed:
+        return bytes(raw)
+    try:
+        value = msgspec.msgpack.decode(raw)
+    except MALFORMED:
+        # Around a raw value only the framing was looked at: a text may be no UTF-8, a map's keys
+        # may be maps, an extension may be no timestamp.
+        return b"not a number"
+    if value is None:
+        return b"null"
+    # bool is an int to Python, but no number to a client.
+    return repr(value).encode() if type(value) in (int, float) else b"not a number"
+
+
+def numbers(raw: msgspec.Raw, packed: bool) -> list[bytes] | None:
+    """Return the texts of a list of numbers, or None where `raw` is no list."""
+    try:
+        return [number_text(item, packed) for item in _RAWS[packed].decode(raw)]
+    except MALFORMED:
+        return None
+
+
+def _without_lone_surrogates(body: bytes) -> bytes:
+    """Turn escaped lone surrogates into NUL, which every text field refuses by name.
+
+    JSON's grammar allows them, so they must not spoil the other events of a batch.
+    """
+    return _ESCAPE.sub(lambda m: rb"\u0000" if m.group("lone") else m.group(), body)
+
+
+def parse_submission(question: Submit) -> Submission:
+    """Decode a request's body: one event, or up to 5,000 under "events".
+
+    Complexity: O(bytes). Errors: Refusal malformed_body; invalid_field for a single event without
+    shape, for an unknown field, and for a batch that is too long. Events of a batch are refused
+    one by one, in their places.
+    """
+    body, packed = question.body, question.body_packed
+    if not packed and b"\\u" in body:
+        body = _without_lone_surrogates(body)
+    try:
+        event = _EVENT[packed].decode(body)
+        return Submission([event], False, packed, question.packed, question.now_us)
+    except msgspec.ValidationError as error:
+        # The first thing a batch meets as a single event is that it has no field `events`.
+        if field_of(error) != "events" or "unknown field" not in str(error):
+            raise invalid_field(field_of(error), str(error)) from None
+    except MALFORMED as error:
+        raise Refusal("malformed_body", f"the body cannot be read: {error}") from None
+    try:
+        events = _decode_batch(body, packed)
+    except msgspec.ValidationError as error:
+        raise invalid_field(field_of(error), str(error)) from None
+    except MALFORMED as error:
+        raise Refusal("malformed_body", f"the body cannot be read: {error}") from None
+    if len(events) > EVENTS_PER_BATCH_MAX:
+        raise invalid_field("events", f"at most {EVENTS_PER_BATCH_MAX} at once")
+    return Submission(events, True, packed, question.packed, question.now_us)
+
+
+def _decode_batch(body: bytes, packed: bool) -> list[Event | Refusal]:
+    try:
+        return list(_BATCH[packed].decode(body).events)
+    except MALFORMED:
+        # Something is wrong with one event, or with the framing of all of them, which this tells.
+        raws = _RAW_BATCH[packed].decode(body).events
+    decode = _EVENT[packed].decode
+    events: list[Event | Refusal] = []
+    for raw in raws:
+        try:
+            events.append(decode(raw))
+        except MALFORMED as error:
+            field = field_of(error) if isinstance(error, msgspec.ValidationError) else "body"
+            events.append(invalid_field(field, str(error)))
+    return events
+
+
+def _name(field: str, text: str, bytes_max: int) -> bytes:
+    try:
+        return check_name(text, bytes_max)
+    except ValueError as error:
+        raise invalid_field(field, str(error)) from None
+
+
+def check_member(text: str) -> bytes:
+    """Check a member's name and return its UTF-8. Errors: Refusal invalid_field."""
+    if text in {".", ".."}:
+        raise invalid_field("member", "'.' and '..' cannot stand in a path")
+    return _name("member", text, NAME_BYTES_MAX)
+
+
+def _values(raw: msgspec.Raw, packed: bool, decimals: tuple[int, ...]) -> tuple[int, ...] | Refusal:
+    """Scale a value; what has the shape of one but breaks a rule is a refusal to give later."""
+    if len(decimals) == 1:
+        texts: list[bytes] | None = [number_text(raw, packed)]
+    else:
+        texts = numbers(raw, packed)
+        if texts is None or len(texts) != len(decimals):
+            raise invalid_field("value", f"a list of {len(decimals)} numbers is expected")
+    broken: Refusal | None = None
+    scaled = []
+    for text, places in zip(texts or (), decimals, strict=True):
+        try:
+            scaled.append(parse_decimal(text, places))
+        except NotANumberError as error:
+            raise invalid_field("value", str(error)) from None
+        except PrecisionError as error:
+            broken = Refusal("value_precision", f"value: {error}", field="value")
+        except RangeError as error:
+            broken = broken or Refusal("value_out_of_range", f"value: {error}", field="value")
+    return broken or tuple(scaled)
+
+
+def shape(event: Event, packed: bool, decimals: tuple[int, ...]) -> Cells:
+    """Check one event by itself. Errors: Refusal invalid_field."""
+    occurred_at_us = source = None
+    if event.occurred_at is not msgspec.UNSET:
+        try:
+            occurred_at_us = parse_time(event.occurred_at)
+        except ValueError as error:
+            raise invalid_field("occurred_at", str(error)) from None
+    if event.source is not msgspec.UNSET:
+        _name("source", event.source, SOURCE_BYTES_MAX)
+        source = event.source
+    return Cells(
+        check_member(event.member),
+        _name("idempotency_key", event.idempotency_key, NAME_BYTES_MAX),
+        _values(event.value, packed, decimals),
+        occurred_at_us,
+        source,
+    )
