@@ -16,6 +16,7 @@ import secrets
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from persistence.errors import RanknodeError
 
 EXIT_RAY_LOST = 75  # EX_TEMPFAIL of sysexits.h: start it again
 PUT_AWAY_SECONDS = 3.0
+LOCK_SECONDS_MAX = 3.0
+LOCK_RETRY_SECONDS = 0.05
 OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; calls are small and never go through it
 RAY_DIRECTORY_PREFIX = "ranknode-"
 RAY_SERVICES = frozenset({"gcs_server", "raylet"})
@@ -48,11 +51,20 @@ class DataLock:
     def __init__(self, data_directory: Path) -> None:
         data_directory.mkdir(parents=True, exist_ok=True)
         self._file = os.open(data_directory / "node.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        # A killed node's guard holds the lock too, until it has cleared up.
+        deadline = time.monotonic() + LOCK_SECONDS_MAX
+        while not self._lock():
+            if time.monotonic() > deadline:
+                os.close(self._file)
+                raise DataInUseError(f"another node runs over {data_directory}")
+            time.sleep(LOCK_RETRY_SECONDS)
+
+    def _lock(self) -> bool:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._file)
-            raise DataInUseError(f"another node runs over {data_directory}") from None
+            return False
+        return True
 
     def take_ray_directory(self) -> Path:
         """Make a fresh directory for Ray; clear a predecessor's, and what still uses it."""
