@@ -10,7 +10,6 @@ owner. The contract is `EventLog`; `MemoryEventLog` is its twin for tests.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import threading
@@ -22,15 +21,24 @@ from typing import NamedTuple
 
 from persistence.chained_log import ChainedLog, EventLog, LogOptions, LogStats, decode_at
 from persistence.errors import DamagedError, StorageFullError
-from persistence.files import make_directory, sync_directory
+from persistence.files import free_bytes, make_directory, sync_directory
 from persistence.head import Head, HeadFile, read_head
 from persistence.memory_log import Fault, MemoryEventLog
 from persistence.records import EMPTY_HASH, previous_hash, record_hash
-from persistence.segments import COMMIT_PAGES, NODE_PAGES, Seal, Segment, read_seal, write_seal
+from persistence.segments import (
+    COMMIT_PAGES,
+    NODE_PAGES,
+    Seal,
+    Segment,
+    read_seal,
+    require_pages,
+    write_seal,
+)
 
 __all__ = ["EventLog", "Fault", "LmdbEventLog", "LogOptions", "LogStats", "MemoryEventLog"]
 
 HEAD = "head"
+CLAIM_BYTES_MIN = 1 << 20  # storing an epoch takes a few pages; less is no room at all
 SEALED_OPEN_MAX = 4  # sealed segments mapped at once; a fifth closes the least recently used
 
 _NAME = re.compile(r"[0-9]{8}")
@@ -53,6 +61,10 @@ class LmdbEventLog(ChainedLog):
     it is at that moment, and changes nothing. check_head: whether a log that lost its end is
     refused, which only the verifier, who reports it, does without.
 
+    claimed: whether this process may write. An owner that found the disk full may not, since it
+    could not store its epoch: the log can be read, every append raises StorageFullError, and once
+    there is room the log must be opened again.
+
     Opening raises DamagedError, FencedError, FormatTooNewError, OSError.
     """
 
@@ -71,6 +83,7 @@ class LmdbEventLog(ChainedLog):
         self._sealed_open: OrderedDict[int, Segment] = OrderedDict()
         self._sealed_checked: set[int] = set()
         self._head_file: HeadFile | None = None
+        self.claimed = False
         self._live: Segment
         self._places: list[_Place] = []
         # A reader looks at the head first: its writer may go on between the two.
@@ -117,10 +130,17 @@ class LmdbEventLog(ChainedLog):
 
     def check_room(self, bytes_needed: int) -> None:
         """Raise StorageFullError unless an append of `bytes_needed` has room."""
-        disk = os.statvfs(self.directory)
-        free = disk.f_bavail * disk.f_frsize - self.options.reserved_free_bytes
+        if self._epoch is not None and not self.claimed:
+            raise StorageFullError("there was no room to write when the log was opened")
+        free = free_bytes(self.directory) - self.options.reserved_free_bytes
         if bytes_needed + COMMIT_PAGES * self._live.page_bytes > free:
             raise StorageFullError(f"{bytes_needed} bytes for {max(free, 0)} that may be used")
+
+    @property
+    def claimable(self) -> bool:
+        """Whether the disk has room to become the log's writer, and to write then."""
+        claim_bytes = COMMIT_PAGES * self._live.page_bytes
+        return free_bytes(self.directory) > self.options.reserved_free_bytes + claim_bytes
 
     def require_head(self, head: Head) -> None:
         """Raise DamagedError unless the log holds what the head remembers."""
@@ -226,6 +246,8 @@ class LmdbEventLog(ChainedLog):
             # The epoch's commit reuses the older meta page, which may be all that is left of a
             # damaged log. So nothing is written before the log is found to be whole.
             self._look_around(head)
+            if free_bytes(self.directory) < CLAIM_BYTES_MIN:
+                return True
             former_epoch = self._live.raise_epoch(epoch)
             if read_seal(self._live.directory) is not None:
                 # Sealed without a successor, or by a writer that was faster than we were. Now
@@ -235,6 +257,7 @@ class LmdbEventLog(ChainedLog):
                 return False
             self._look_around(head)  # at what a former writer may have added since
             self._head_file = HeadFile(self.directory / HEAD, *self._end)
+            self.claimed = True
         except BaseException:
             self.close()
             raise
@@ -259,6 +282,7 @@ class LmdbEventLog(ChainedLog):
             seal = read_seal(self._path(number)) or self._seal_again(number)
             if (seal.first_sequence, seal.first_previous_hash) != (next_sequence, chain):
                 raise DamagedError(f"{self._path(number)}: does not follow the segment before")
+            require_pages(self._path(number), seal.pages)
             places.append(_Place(next_sequence, number, seal))
             next_sequence, chain = seal.last_sequence + 1, seal.last_hash
         ends = self._live.ends()

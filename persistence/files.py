@@ -19,6 +19,12 @@ TEMPORARY_SUFFIX = ".tmp"
 WRITE_BYTES_MAX = 16 << 20  # a write releases the GIL; this bounds how long one call holds a buffer
 
 
+def free_bytes(directory: Path) -> int:
+    """Return what the disk that holds `directory` has left for us."""
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize
+
+
 def sync_directory(directory: Path) -> None:
     """Make the names in `directory` durable: what was created, renamed or removed in it."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

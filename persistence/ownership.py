@@ -18,10 +18,11 @@ from pathlib import Path
 import msgspec
 
 from persistence.errors import OwnershipError
-from persistence.files import make_directory, write_atomically
+from persistence.files import make_directory, sync_directory
 
 OWNER = "owner"
 LOCK = "owner.lock"
+OWNER_BYTES = 512
 TAKE_SECONDS_MAX = 10.0
 _RETRY_SECONDS = 0.01
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -99,9 +100,11 @@ class Ownership:
         """
         if self._lock is None:
             return
-        _write_owner(self._directory / OWNER, OwnerRecord(self.epoch, None))
-        os.close(self._lock)
-        self._lock = None
+        lock, self._lock = self._lock, None
+        try:
+            _write_owner(self._directory / OWNER, OwnerRecord(self.epoch, None))
+        finally:
+            os.close(lock)
 
 
 def _wait_for_lock(lock: int, owner_path: Path, deadline: float) -> None:
@@ -157,8 +160,8 @@ def _shares_pids(one: Process, other: Process) -> bool:
 def _read_owner(owner_path: Path) -> OwnerRecord | None:
     """Return the record, or None where there is none or it is no longer legible.
 
-    It is replaced in one step, so an illegible one is damage to the disk; the lock then decides
-    alone.
+    It is one sector, which a disk writes whole, so an illegible one is damage; the lock then
+    decides alone.
     """
     try:
         return msgspec.json.decode(owner_path.read_bytes(), type=OwnerRecord)
@@ -167,7 +170,16 @@ def _read_owner(owner_path: Path) -> OwnerRecord | None:
 
 
 def _write_owner(owner_path: Path, record: OwnerRecord) -> None:
-    write_atomically(owner_path, [msgspec.json.encode(record)])
+    """Write the record over the one before: that needs no room on a disk that is full."""
+    exists = owner_path.exists()
+    descriptor = os.open(owner_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.pwrite(descriptor, msgspec.json.encode(record).ljust(OWNER_BYTES), 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if not exists:
+        sync_directory(owner_path.parent)
 
 
 def _start_ticks(pid: int) -> int | None:

@@ -86,6 +86,20 @@ def structure_findings(directory: Path) -> list[str]:
     return findings
 
 
+def require_pages(directory: Path, pages: int) -> None:
+    """Raise DamagedError unless the file of a segment reaches to its last page.
+
+    A page that was cut off is no error to whoever maps the file, but the end of its process.
+    """
+    path = directory / DATA
+    try:
+        missing = pages * mmap.PAGESIZE - path.stat().st_size
+    except FileNotFoundError as error:
+        raise DamagedError(f"{path}: is missing") from error
+    if missing > 0:
+        raise DamagedError(f"{path}: was cut, {missing} bytes are missing")
+
+
 class Segment:
     """An open environment.
 
@@ -291,9 +305,15 @@ def _open(directory: Path, map_bytes: int, *, readonly: bool, lock: bool) -> lmd
     if len(start) < _META.size or _META.unpack(start) != expected:
         raise DamagedError(f"{path}: does not begin with a meta page of this machine")
     try:
-        return _environment(directory, map_bytes, readonly=readonly, lock=lock)
+        environment = _environment(directory, map_bytes, readonly=readonly, lock=lock)
     except lmdb.Error as error:
         raise DamagedError(f"{path}: {error}") from error
+    try:
+        require_pages(directory, environment.info()["last_pgno"] + 1)
+    except BaseException:
+        environment.close()
+        raise
+    return environment
 
 
 def _environment(
