@@ -60,13 +60,13 @@ class Board:
     Keeping it: `dump`, `load`.
 
     keys_floor_us: no key received before this instant is remembered any more (less a margin of a
-    day, so that an event dated into the future by the tolerance is covered too); 0 while none was
-    forgotten.
+    day, so that an event dated into the future by the tolerance is covered too); None while none
+    was forgotten.
     """
 
     def __init__(self) -> None:
         self.sequence = 0
-        self.keys_floor_us = 0
+        self.keys_floor_us: int | None = None
         self.windows: dict[str, Window] = {}
         self.identity: Identity
         self.definition: Definition
@@ -157,7 +157,7 @@ class Board:
         Complexity: O(windows + days of keys); the rest is kept up to date by every change.
         """
         digest = hashlib.blake2b(digest_size=16)
-        digest.update(b"%d %d " % (self.sequence, self.keys_floor_us))
+        digest.update(f"{self.sequence} {self.keys_floor_us} ".encode())
         digest.update(repr(self.definition).encode())
         digest.update(self.members.digest + self.keys.digest)
         # The keys' digest knows which there are; their days decide when they are forgotten.

@@ -25,7 +25,13 @@ from actors.errors import Refusal
 from actors.logged_board import BoardOptions, LoggedBoard, describe_recovery
 from actors.questions import Ask, Change, Describe, Question, Reply, Submit
 from actors.submission import Submission, parse_submission
-from persistence.errors import CommitFailedError, FencedError, RanknodeError, StorageFullError
+from persistence.errors import (
+    CommitFailedError,
+    DamagedError,
+    FencedError,
+    RanknodeError,
+    StorageFullError,
+)
 from persistence.records import Record
 
 _LOG = logging.getLogger("ranknode.board")
@@ -208,6 +214,8 @@ class BoardActor:
     async def _write_queued(self) -> None:
         host = await self._opened()
         while self._queue:
+            if not host.log.claimed and host.log.claimable:
+                host = await self._reopened(host)
             jobs = self._gather()
             if isinstance(jobs[0].work, Change):
                 replies = [await self._change(host, jobs[0].work)]
@@ -221,9 +229,21 @@ class BoardActor:
             if host.snapshot_due and (self._snapshot is None or self._snapshot.done()):
                 await self._start_snapshot(host)
 
+    async def _reopened(self, host: LoggedBoard) -> LoggedBoard:
+        """Open the board again, now that there is room to become its writer."""
+        self._host = None
+        await asyncio.get_running_loop().run_in_executor(self._writer, host.close)
+        return await self._opened()
+
     async def _submit(self, host: LoggedBoard, jobs: list[_Job]) -> list[Reply]:
         submissions = [job.work for job in jobs if isinstance(job.work, Submission)]
-        planned = host.plan(submissions, _now_us())
+        try:
+            planned = host.plan(submissions, _now_us())
+        except DamagedError as error:
+            # A key could not be looked up. Nothing was changed, and what is in memory is right.
+            _LOG.error("%s: the log is damaged: %s", host.directory, error)
+            damaged = Refusal("board_unavailable", "the board's log is damaged; see the node's log")
+            return [_refused(damaged)] * len(jobs)
         if planned.record is not None:
             try:
                 await self._commit(host, planned.record)

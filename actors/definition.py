@@ -215,7 +215,7 @@ def _sources(sources: list[str] | None) -> tuple[str, ...] | None:
             raise invalid_field("sources", str(error)) from None
     if len(set(sources)) != len(sources):
         raise invalid_field("sources", "each source once")
-    return tuple(sources)
+    return tuple(sorted(sources))  # a set: its order means nothing
 
 
 def _check_score(score: tuple[ScoreKey, ...]) -> tuple[ScoreKey, ...]:

@@ -8,6 +8,7 @@ and are called from threads; those that touch Ray do not.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import shutil
 from pathlib import Path
@@ -18,10 +19,13 @@ import ray
 
 from actors.board import Board
 from actors.board_actor import ActorOptions, BoardActor
-from actors.definition import Definition
+from actors.definition import BOARD_ID, Definition
 from actors.errors import Refusal
-from actors.logged_board import Listing, create_board, read_listing
+from actors.logged_board import Listing, create_board, read_listing, rebuild_listing
+from persistence.errors import RanknodeError
 from persistence.files import make_directory, sync_directory
+
+_LOG = logging.getLogger("ranknode")
 
 BOARDS = "boards"
 DELETED = "deleted"
@@ -32,10 +36,11 @@ _REMOTE = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0)(BoardActor
 
 
 class Directory:
-    """The boards under one data directory. `listings` is by board id, kept in order by readers."""
+    """The boards under one data directory: `listings` by board id, and the `damaged` ones."""
 
     def __init__(self, data_directory: Path, options: ActorOptions) -> None:
         self.listings: dict[str, Listing] = {}
+        self.damaged: set[str] = set()
         self._options = options
         self._encoded_options = msgspec.msgpack.encode(options)
         self._boards = data_directory / BOARDS
@@ -53,8 +58,24 @@ class Directory:
         for path in self._boards.iterdir():
             if path.name.startswith("."):
                 shutil.rmtree(path)
+            elif BOARD_ID.fullmatch(path.name) and path.is_dir():
+                self._learn(path)
             else:
-                self.listings[path.name] = read_listing(path)
+                _LOG.warning("%s is no board's directory and is left alone", path)
+
+    def _learn(self, path: Path) -> None:
+        """Learn what a listing says of a board; one that cannot be read is made anew."""
+        board = path.name
+        try:
+            try:
+                self.listings[board] = read_listing(path)
+            except (OSError, msgspec.MsgspecError) as error:
+                _LOG.warning("the listing of board %s is made anew: %s", board, error)
+                self.listings[board] = rebuild_listing(path)
+        except (RanknodeError, OSError) as error:
+            _LOG.error("board %s cannot be brought up: %s", board, error)
+            self.listings.pop(board, None)
+            self.damaged.add(board)
 
     def purge(self) -> None:
         """Remove the data of deleted boards."""
@@ -72,22 +93,28 @@ class Directory:
 
     def refresh(self, board: str) -> None:
         """Read a board's listing again, after its definition changed; nothing if it is deleted."""
-        try:
-            self.listings[board] = read_listing(self._boards / board)
-        except FileNotFoundError:
+        path = self._boards / board
+        if path.is_dir():
+            self._learn(path)
+        else:
             self.listings.pop(board, None)
 
     def delete(self, board: str) -> None:
         """Take a board out of the catalogue, durably; `purge` frees its space."""
-        del self.listings[board]
+        self.listings.pop(board, None)
+        self.damaged.discard(board)
         (self._boards / board).rename(self._deleted / f"{board}.{secrets.token_hex(8)}")
         sync_directory(self._boards)
         sync_directory(self._deleted)
 
     def listing(self, board: str) -> Listing:
-        """Return what is known of a board. Errors: Refusal board_not_found."""
+        """Return what is known of a board. Errors: Refusal board_not_found, board_unavailable."""
         listing = self.listings.get(board)
         if listing is None:
+            if board in self.damaged:
+                raise Refusal(
+                    "board_unavailable", f"board {board} is damaged; the node's log says how"
+                )
             raise Refusal("board_not_found", f"there is no board {board!r}")
         return listing
 

@@ -122,7 +122,7 @@ class _Judge:
         retention_days = self.definition.key_retention_days
         live = self.definition.mode == "live"
         self.retention_us = retention_days * DAY_US if live and retention_days else None
-        self.floor_us = board.keys_floor_us if live else 0
+        self.floor_us = board.keys_floor_us if live else None
         self.limits = _limits(self.definition.decimals)
 
     def judge(self, cells: Cells, now_us: int, candidates: Sequence[int]) -> Outcome:
@@ -177,10 +177,9 @@ class _Judge:
         )
 
     def _too_old(self, occurred_at_us: int, now_us: int) -> Refusal | None:
-        oldest_us = self.floor_us
-        if self.retention_us is not None:
-            oldest_us = max(oldest_us, now_us - self.retention_us)
-        if occurred_at_us < oldest_us:
+        forgotten = self.floor_us is not None and occurred_at_us < self.floor_us
+        aged = self.retention_us is not None and occurred_at_us < now_us - self.retention_us
+        if forgotten or aged:
             return Refusal("event_too_old", "occurred_at is older than keys are remembered")
         return None
 

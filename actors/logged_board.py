@@ -13,27 +13,30 @@ import itertools
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from actors.board import Board
-from actors.definition import Definition, apply_changes
+from actors.definition import Definition, apply_changes, from_record
 from actors.intake import Plan, plan, settle
 from actors.questions import Change, Reply
 from actors.submission import Submission
+from persistence.errors import DamagedError, RanknodeError, StorageFullError
 from persistence.event_log import LmdbEventLog, LogOptions
-from persistence.files import sync_directory, write_atomically
+from persistence.files import free_bytes, sync_directory, write_atomically
 from persistence.ownership import Ownership
 from persistence.records import DefinitionRecord, Event, EventsRecord, Record, WindowOpenedRecord
 from persistence.recovery import RecoveryReport, recover
 from persistence.snapshot import Column, prune_snapshots, write_snapshot
-from persistence.verify import BoardReport, verify_board
+from persistence.verify import BoardReport, Finding, verify_board
 
 LISTING = "board.msgpack"
 LOG = "log"
 SNAPSHOTS = "snapshots"
+CREATION_BYTES = 1 << 20  # what a new board's files take, and more
 
 
 class BoardOptions(msgspec.Struct, frozen=True):
@@ -69,6 +72,9 @@ def create_board(
     """
     if directory.exists():
         raise FileExistsError(str(directory))
+    # LMDB maps its lock file; on a full disk its pages are no error but the end of the process.
+    if free_bytes(directory.parent) < options.log.reserved_free_bytes + CREATION_BYTES:
+        raise StorageFullError("there is no room for another board")
     building = directory.with_name(f".{board}.{secrets.token_hex(8)}")
     building.mkdir()
     try:
@@ -110,19 +116,18 @@ def _first_records(board: str, definition: Definition, now_us: int) -> list[Reco
 
 def _keep_listing(directory: Path, board: Board) -> None:
     """Write what a listing shows, where that is not what is there: a full disk must not matter."""
-    listing = Listing(
-        board.identity.board,
-        board.identity.incarnation,
-        board.identity.created_at_us,
-        board.definition,
-    )
-    path, encoded = directory / LISTING, msgspec.msgpack.encode(listing)
+    path, encoded = directory / LISTING, msgspec.msgpack.encode(_listing(board))
     if not path.exists() or path.read_bytes() != encoded:
         write_atomically(path, [encoded])
 
 
+def _listing(board: Board) -> Listing:
+    identity = board.identity
+    return Listing(identity.board, identity.incarnation, identity.created_at_us, board.definition)
+
+
 def read_listing(directory: Path) -> Listing:
-    """Read what a listing shows. Errors: OSError, msgspec.DecodeError, msgspec.ValidationError."""
+    """Read what a listing shows. Errors: OSError, msgspec.MsgspecError."""
     return msgspec.msgpack.decode((directory / LISTING).read_bytes(), type=Listing)
 
 
@@ -161,6 +166,7 @@ class LoggedBoard:
             log = LmdbEventLog(directory / LOG, options.log, epoch=ownership.epoch)
             try:
                 recovered = recover(log, directory / SNAPSHOTS, Board, Board.load)
+                require_identity(recovered[0], directory)
                 _keep_listing(directory, recovered[0])
             except BaseException:
                 log.close()
@@ -230,6 +236,14 @@ class LoggedBoard:
         self._ownership.release()
 
 
+def require_identity(board: Board, directory: Path) -> None:
+    """Raise DamagedError unless the log in `directory` is that of the board it is named for."""
+    if board.sequence == 0:
+        raise DamagedError(f"{directory}: its log does not begin with a definition")
+    if board.identity.board != directory.name:
+        raise DamagedError(f"{directory}: holds the log of board {board.identity.board}")
+
+
 def describe_recovery(report: RecoveryReport) -> str:
     """Tell in a line how a board came up and how long that took."""
     skipped = "".join(f"; {name} was skipped: {why}" for name, why in report.snapshots_skipped)
@@ -247,7 +261,7 @@ def read_events(directory: Path) -> tuple[Definition, Iterator[Event], int]:
     be at most.
     """
     log = LmdbEventLog.open_readonly(directory / LOG)
-    definition = read_listing(directory).definition
+    listing = listing_of_log(log, directory)
 
     def events() -> Iterator[Event]:
         try:
@@ -257,7 +271,34 @@ def read_events(directory: Path) -> tuple[Definition, Iterator[Event], int]:
         finally:
             log.close()
 
-    return definition, events(), log.last_sequence
+    return listing.definition, events(), log.last_sequence
+
+
+def listing_of_log(log: LmdbEventLog, directory: Path) -> Listing:
+    """Make a board's listing from its log. Complexity: O(log). Errors: DamagedError."""
+    newest = None
+    for record in log.read():
+        if isinstance(record, DefinitionRecord):
+            newest = record
+    if newest is None or newest.board != directory.name:
+        raise DamagedError(f"{directory}: holds no log of a board of that name")
+    return Listing(
+        newest.board, newest.incarnation, newest.created_at_us, from_record(newest.definition)
+    )
+
+
+def rebuild_listing(directory: Path) -> Listing:
+    """Make a listing that cannot be read again, from the log, and keep it.
+
+    Errors: DamagedError, FormatTooNewError, OSError.
+    """
+    log = LmdbEventLog.open_readonly(directory / LOG)
+    try:
+        listing = listing_of_log(log, directory)
+    finally:
+        log.close()
+    write_atomically(directory / LISTING, [msgspec.msgpack.encode(listing)])
+    return listing
 
 
 class _AuditedBoard(Board):
@@ -290,5 +331,18 @@ def _repeated_keys(record: EventsRecord) -> list[tuple[int, int]]:
 
 
 def verify(directory: Path, progress: Callable[[int, int], None] | None = None) -> BoardReport:
-    """Check a board's files offline: log, keys, snapshots. Writes nothing."""
-    return verify_board(directory, _AuditedBoard, _AuditedBoard.load, progress=progress)
+    """Check a board's files offline: log, keys, snapshots, listing. Writes nothing."""
+    report = verify_board(directory, _AuditedBoard, _AuditedBoard.load, progress=progress)
+    try:
+        log = LmdbEventLog.open_readonly(directory / LOG, check_head=False)
+    except (RanknodeError, OSError):
+        return report  # which says so already
+    try:
+        if listing_of_log(log, directory) == read_listing(directory):
+            return report
+        what = "is not what the log says"
+    except (RanknodeError, OSError, msgspec.MsgspecError) as error:
+        what = str(error)
+    finally:
+        log.close()
+    return replace(report, findings=(*report.findings, Finding(LISTING, None, what)))

@@ -6,7 +6,9 @@ Owns what can be said of an event without looking at the board's state. A body i
 
 from __future__ import annotations
 
+import contextlib
 import re
+import struct
 from typing import NamedTuple
 
 import msgspec
@@ -29,6 +31,7 @@ SOURCE_BYTES_MAX = 64
 # What decoders raise for a body that is not JSON or MessagePack at all, nested too deep included.
 MALFORMED = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
+_FLOAT32 = b"\xca"  # MessagePack's tag
 _FIELD = re.compile(r"field `([^`]*)`|at `\$(?:\[[^]]*\])*\.?([^`.\[]*)")
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -96,8 +99,11 @@ def number_text(raw: msgspec.Raw, packed: bool) -> bytes:
     """Return a number's text; of a MessagePack float, the shortest decimal that means it."""
     if not packed:
         return bytes(raw)
+    content = bytes(raw)
+    if content[:1] == _FLOAT32:
+        return _float32_text(content[1:])
     try:
-        value = msgspec.msgpack.decode(raw)
+        value = msgspec.msgpack.decode(content)
     except MALFORMED:
         # Around a raw value only the framing was looked at: a text may be no UTF-8, a map's keys
         # may be maps, an extension may be no timestamp.
@@ -106,6 +112,17 @@ def number_text(raw: msgspec.Raw, packed: bool) -> bytes:
         return b"null"
     # bool is an int to Python, but no number to a client.
     return repr(value).encode() if type(value) in (int, float) else b"not a number"
+
+
+def _float32_text(packed: bytes) -> bytes:
+    """Write the shortest decimal that means a float of 32 bits, given big-endian."""
+    (value,) = struct.unpack(">f", packed)
+    for digits in range(1, 9):
+        text = f"{value:.{digits}g}"
+        with contextlib.suppress(OverflowError):  # rounded up, the largest ones are none any more
+            if struct.pack(">f", float(text)) == packed:
+                return text.encode()
+    return f"{value:.9g}".encode()  # nine digits tell every float of 32 bits from the others
 
 
 def numbers(raw: msgspec.Raw, packed: bool) -> list[bytes] | None:
