@@ -118,7 +118,8 @@ class Lane:
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(2 * wait_seconds, RETRY_SECONDS_MAX)
                 continue
-            for item, reply in zip(items, replies, strict=True):
+            # Paired before the first is given out: of a wrong number no reply is anyone's.
+            for item, reply in list(zip(items, replies, strict=True)):
                 if not item.reply.done():
                     item.reply.set_result(reply)
 

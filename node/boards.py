@@ -12,6 +12,7 @@ import base64
 import binascii
 import bisect
 import logging
+import os
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -19,8 +20,9 @@ from typing import Any
 import msgspec
 import ray.exceptions
 
+from actors.board import Board
 from actors.board_actor import OpenReport
-from actors.definition import parse_definition
+from actors.definition import Definition, parse_definition
 from actors.directory import Directory
 from actors.errors import Refusal
 from actors.exact import format_time
@@ -36,6 +38,7 @@ _ENCODE = (msgspec.json.Encoder().encode, msgspec.msgpack.Encoder().encode)
 
 IDLE_CHECKS_PER_PERIOD = 10
 WAITING_READS_MAX = 1_024
+START_SHARE = 0.8  # of a request's time; the rest is for the request itself
 
 
 class ActiveBoard:
@@ -46,10 +49,13 @@ class ActiveBoard:
         self.used_at = time.monotonic()
         self._directory = directory
         self._actor = directory.start(board)
-        self._reporting: asyncio.Task[None] | None = None
+        self._reporting = asyncio.create_task(self._open())
         self.reads = Lane(self._sender("read"), limits)
         self.writes = Lane(self._sender("write"), limits)
-        self._report()
+
+    async def started(self) -> None:
+        """Return when the process has come up, and has opened its board or said why it cannot."""
+        await asyncio.shield(self._reporting)
 
     @property
     def busy(self) -> bool:
@@ -83,7 +89,7 @@ class ActiveBoard:
 
     def _report(self) -> None:
         """Have the process open its board, and log what came of it, once at a time."""
-        if self._reporting is None or self._reporting.done():
+        if self._reporting.done():
             self._reporting = asyncio.create_task(self._open())
 
     async def _open(self) -> None:
@@ -112,15 +118,16 @@ class ActiveBoard:
                 await self._call("close", snapshot_seconds)
         except (TimeoutError, BoardLostError):
             _LOG.warning("board %s did not finish in time; it will recover", self.board)
+        except ray.exceptions.RayTaskError as error:
+            _LOG.error("board %s did not finish in order; it will recover: %s", self.board, error)
         await self.end(Refusal("board_unavailable", "the board is being put away"))
 
     async def end(self, reason: Refusal) -> None:
         """End the process without grace and refuse whoever waits."""
         await self.reads.stop(reason)
         await self.writes.stop(reason)
-        if self._reporting is not None:
-            self._reporting.cancel()
-            await asyncio.gather(self._reporting, return_exceptions=True)
+        self._reporting.cancel()
+        await asyncio.gather(self._reporting, return_exceptions=True)
         self._directory.stop(self._actor)
 
 
@@ -134,6 +141,7 @@ class NodeBoards:
         self._active: dict[str, ActiveBoard] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._waiting_reads = 0
+        self._starting = asyncio.Semaphore(os.cpu_count() or 1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._limits = LaneLimits(
             config.queue_items_max, config.queue_bytes_max, config.call_items_max
@@ -166,21 +174,21 @@ class NodeBoards:
         """Answer a question, once the board has reached `min_sequence`. Errors: Refusal."""
         ask = Ask(min_sequence or 0, question)  # type: ignore[arg-type]
         try:
-            return await (await self._up(board)).reads.ask(ask)
+            return await (await self._ready(board)).reads.ask(ask)
         except Refusal as refusal:
             if refusal.code != "not_yet" or self._waiting_reads >= WAITING_READS_MAX:
                 raise
         self._waiting_reads += 1
         try:
-            active = await self._up(board)
+            active = await self._ready(board)
             await active.wait_for(ask.min_sequence, self._config.min_sequence_wait_seconds)
         finally:
             self._waiting_reads -= 1
-        return await (await self._up(board)).reads.ask(ask)
+        return await (await self._ready(board)).reads.ask(ask)
 
     async def submit(self, board: str, question: Submit | Change) -> bytes:
         """Change a board; what it answers is on disk. Errors: Refusal."""
-        body = await (await self._up(board)).writes.ask(Ask(0, question))
+        body = await (await self._ready(board)).writes.ask(Ask(0, question))
         if isinstance(question, Change):
             await asyncio.to_thread(self._directory.refresh, board)
         return body
@@ -190,20 +198,32 @@ class NodeBoards:
     ) -> tuple[bool, bytes]:
         """Create a board, durably; returns whether it is new, and its description."""
         wanted = parse_definition(definition, definition_packed)
+        while True:
+            created = await self._create(board, wanted, now_us)
+            if created is not None:
+                if not self._starting.locked():
+                    self._spawn(self._warm(board))
+                return True, _ENCODE[packed](describe(created, packed))
+            try:
+                return False, await self.ask(board, Describe(packed, now_us), None)
+            except Refusal as refusal:
+                # Deleted between the two? Then it is created after all.
+                if refusal.code != "board_not_found":
+                    raise
+
+    async def _create(self, board: str, wanted: Definition, now_us: int) -> Board | None:
+        """Create a board; None where it exists with this very definition. Errors: Refusal."""
         async with self._lock(board):
             await asyncio.to_thread(self._directory.refresh, board)
             listing = self._directory.listings.get(board)
-            if listing is None:
+            if listing is None and board not in self._directory.damaged:
                 try:
-                    created = await asyncio.to_thread(self._directory.create, board, wanted, now_us)
+                    return await asyncio.to_thread(self._directory.create, board, wanted, now_us)
                 except StorageFullError as error:
                     raise Refusal("storage_full", str(error)) from error
-        if listing is None:
-            self._spawn(self._warm(board))
-            return True, _ENCODE[packed](describe(created, packed))
-        if listing.definition != wanted:
-            raise Refusal("board_exists", f"{board} exists with another definition")
-        return False, await self.ask(board, Describe(packed, now_us), None)
+            if self._directory.listing(board).definition != wanted:
+                raise Refusal("board_exists", f"{board} exists with another definition")
+            return None
 
     async def list(self, limit: int, after: str | None, *, packed: bool) -> bytes:
         """Answer a page of the boards, in order of their ids. Complexity: O(boards)."""
@@ -217,7 +237,8 @@ class NodeBoards:
     async def delete(self, board: str) -> None:
         """Remove a board, durably; its space is freed soon after. Errors: Refusal."""
         async with self._lock(board):
-            self._directory.listing(board)
+            if board not in self._directory.damaged:
+                self._directory.listing(board)
             active = self._active.pop(board, None)
             if active is not None:
                 await active.end(Refusal("board_not_found", f"{board} was deleted"))
@@ -232,26 +253,42 @@ class NodeBoards:
             self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
         return self._locks.setdefault(board, asyncio.Lock())
 
-    async def _up(self, board: str) -> ActiveBoard:
-        """Return a board that is up; nothing may be awaited between this and using it."""
+    async def _ready(self, board: str) -> ActiveBoard:
+        """Return a board that is up; nothing may be awaited between this and using it.
+
+        Errors: Refusal, board_unavailable where it is not up in time: nothing was sent then.
+        """
         active = self._active.get(board)
         if active is not None:
             return active
+        seconds = START_SHARE * self._config.request_seconds_max
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._up(board)
+        except TimeoutError:
+            raise Refusal(
+                "board_unavailable", "the board is still being brought up", retry_after_seconds=2
+            ) from None
+
+    async def _up(self, board: str) -> ActiveBoard:
+        """Bring a board up if it is not, a few at a time."""
         self._directory.listing(board)
         async with self._lock(board):
             self._directory.listing(board)
             active = self._active.get(board)
             if active is None:
-                await self._make_room()
-                active = ActiveBoard(board, self._directory, self._limits)
-                self._active[board] = active
+                async with self._starting:
+                    await self._make_room()
+                    active = ActiveBoard(board, self._directory, self._limits)
+                    self._active[board] = active
+                    await active.started()
             return active
 
     async def _warm(self, board: str) -> None:
         """Bring a new board up before its first event comes."""
         try:
             await self._up(board)
-        except Refusal:
+        except Refusal:  # it was deleted meanwhile, or there is no room: whoever asks will hear
             return
 
     async def _make_room(self) -> None:

@@ -43,6 +43,19 @@ def main() -> None:
     """Run and use a ranking server for games."""
 
 
+class _BoardId(click.ParamType[str]):
+    """A board's id, checked before anything is sent or opened."""
+
+    name = "board"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from actors.definition import BOARD_ID  # noqa: PLC0415  (loads the native modules)
+
+        if BOARD_ID.fullmatch(value) is None:
+            self.fail(f"{value!r} is no board's id: {BOARD_ID.pattern}", param, ctx)
+        return value
+
+
 _url = click.option("--url", default=DEFAULT_URL, show_default=True, help="The node's address.")
 
 
@@ -70,7 +83,7 @@ def serve(
 
 
 @main.command(name="import")
-@click.argument("board")
+@click.argument("board", type=_BoardId())
 @click.argument("file")
 @_url
 @click.option(
@@ -102,7 +115,7 @@ def import_(
 
 
 @main.command()
-@click.argument("board")
+@click.argument("board", type=_BoardId())
 @click.option(
     "--data", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The node's data."
 )
@@ -115,7 +128,7 @@ def export(board: str, data: Path, output: Path | None) -> None:
 
 
 @main.command()
-@click.argument("board")
+@click.argument("board", type=_BoardId())
 @_url
 @click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
 def top(board: str, url: str, limit: int) -> None:

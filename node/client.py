@@ -82,6 +82,8 @@ class Client:
             retry_after_seconds = 0.0
             try:
                 status, answer, retry_after_seconds = await self._attempt(method, path, body)
+            except aiohttp.InvalidURL:
+                raise NodeError(0, "", f"{self._url} is no URL of a node") from None
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as e:
                 error = NodeError(0, "", f"{self._url} cannot be reached: {e or 'timed out'}")
             else:

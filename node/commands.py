@@ -118,8 +118,14 @@ def _findings(directory: Path, progress: Progress) -> list[str]:
     def show(done: int, total: int) -> None:
         progress.update(task, completed=done, total=total)
 
-    report = verify(directory, show)
-    progress.remove_task(task)
+    try:
+        if not directory.is_dir():
+            return ["is no directory; a node leaves it alone"]
+        report = verify(directory, show)
+    except OSError as error:
+        return [str(error)]
+    finally:
+        progress.remove_task(task)
     return [f"{finding.file}: {finding.what}" for finding in report.findings]
 
 

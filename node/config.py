@@ -72,7 +72,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     min_sequence_wait_seconds: Annotated[float, Meta(ge=0, le=3600)] = 1.0
     keepalive_seconds: Seconds = 75.0
     linger_seconds: Annotated[float, Meta(ge=0, le=60)] = 2.0
-    drain_seconds: Annotated[float, Meta(ge=0, le=3600)] = 3.0
+    drain_seconds: Annotated[float, Meta(ge=0, le=3600)] = 2.5
     connections_max: Count = 20_000
 
     queue_items_max: Count = 4096

@@ -16,6 +16,14 @@ REASONS_MAX = 10
 # A batch refused as a whole with one of these holds something that makes it unreadable.
 _BODY_STATUSES = frozenset({400, 413, 422})
 
+# What PATCH may have changed after events were accepted that it would refuse: the contract's
+# defaults, and what refuses nothing.
+_NULL = msgspec.Raw(b"null")
+_DEFAULT_RULES = {
+    "mode": msgspec.Raw(b'"live"'), "min_value": _NULL, "max_value": _NULL, "sources": _NULL,
+}  # fmt: skip
+_RELAXED_RULES = _DEFAULT_RULES | {"mode": msgspec.Raw(b'"backfill"')}
+
 
 class Summary:
     """What came of an import; `reasons` are the first few refusals, with the lines' numbers."""
@@ -45,23 +53,24 @@ async def import_events(
     """Send all events, one batch at a time so that their order stays the file's.
 
     A definition in the file creates the board if it is missing. Such a board takes its events in
-    backfill mode, since in live mode old ones are refused, and goes live at the end. Run again
+    backfill mode and without the rules that may have become stricter since; both are set at the
+    end. Run again
     after a break: what arrived before counts as duplicates. When it returns, all that is applied
     is on disk. Raises NodeError when the node cannot take the events, FileFormatError from
     `items`.
     """
     summary = Summary()
-    goes_live = False
+    stricter: dict[str, msgspec.Raw] = {}
     for batch in _batches(items, batch_events_max):
         if isinstance(batch, Header):
-            goes_live = await _create(client, board, batch, summary)
+            stricter = await _create(client, board, batch, summary)
         elif isinstance(batch, BadRow):
             summary.reject(batch.line, batch.reason)
         else:
             await _send(client, board, batch, summary)
         on_batch()
-    if goes_live:
-        await client.request("PATCH", board_path(board), b'{"mode":"live"}')
+    if stricter:
+        await client.request("PATCH", board_path(board), msgspec.json.encode(stricter))
     return summary
 
 
@@ -82,18 +91,23 @@ def _batches(items: Iterable[Item], events_max: int) -> Iterator[Header | BadRow
         yield rows
 
 
-async def _create(client: Client, board: str, header: Header, summary: Summary) -> bool:
-    """Create the board; return whether it must be set live at the end."""
-    live = header.definition.get("mode", msgspec.Raw(b'"live"')) == msgspec.Raw(b'"live"')
-    definition = header.definition | {"mode": msgspec.Raw(b'"backfill"')}
+async def _create(
+    client: Client, board: str, header: Header, summary: Summary
+) -> dict[str, msgspec.Raw]:
+    """Create the board so that all its history is accepted.
+
+    Returns what must be set at the end: rules may be stricter today than when an event came.
+    """
+    wanted = {name: header.definition.get(name, rule) for name, rule in _DEFAULT_RULES.items()}
+    definition = header.definition | _RELAXED_RULES
     try:
         await client.request("PUT", board_path(board), msgspec.json.encode(definition))
     except NodeError as error:
         if error.code != "board_exists":
             raise
         summary.notes.append(f"{board} exists with a definition of its own, which is kept")
-        return False
-    return live
+        return {}
+    return {name: rule for name, rule in wanted.items() if rule != _RELAXED_RULES[name]}
 
 
 async def _send(client: Client, board: str, rows: list[Row], summary: Summary) -> None:

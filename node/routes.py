@@ -18,6 +18,7 @@ Scope = Literal["open", "read", "submit", "admin"]
 
 READ_CODES = ("board_not_found", "board_unavailable", "not_yet", "overloaded")
 WINDOW_CODES = (*READ_CODES, "period_not_found")
+SCORE_CODES = ("value_precision", "value_out_of_range")  # of a score in a query
 CHANGE_CODES = ("overloaded", "board_unavailable", "outcome_unknown", "storage_full")
 EVENT_CODES = (
     "idempotency_conflict",
@@ -194,7 +195,7 @@ ROUTES: tuple[Route, ...] = (
             *READ,
         ),
         answers={200: (answers.AroundAnswer,)},
-        codes=("member_not_found", *WINDOW_CODES),
+        codes=("member_not_found", *SCORE_CODES, *WINDOW_CODES),
     ),
     Route(
         method="GET",
@@ -209,7 +210,7 @@ ROUTES: tuple[Route, ...] = (
             *READ,
         ),
         answers={200: (answers.RankAnswer,)},
-        codes=WINDOW_CODES,
+        codes=(*SCORE_CODES, *WINDOW_CODES),
     ),
     Route(
         method="GET",

@@ -14,11 +14,13 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import uvloop
 
@@ -27,11 +29,12 @@ from node.config import Config
 from persistence.errors import RanknodeError
 
 EXIT_RAY_LOST = 75  # EX_TEMPFAIL of sysexits.h: start it again
-PUT_AWAY_SECONDS = 3.0
+PUT_AWAY_SECONDS = 2.5
 LOCK_SECONDS_MAX = 3.0
 LOCK_RETRY_SECONDS = 0.05
 OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; calls are small and never go through it
 RAY_DIRECTORY_PREFIX = "ranknode-"
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 RAY_SERVICES = frozenset({"gcs_server", "raylet"})
 
 _LOG = logging.getLogger("ranknode")
@@ -88,12 +91,28 @@ def serve(config: Config, samples: bool = False) -> int:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
+    for number in STOP_SIGNALS:
+        signal.signal(number, _stop_start)
+    try:
+        return _serve(config, samples)
+    except SystemExit as ended:
+        # Ray answers a signal during its own start in the same way, with the signal's number.
+        return 0 if ended.code in (0, *STOP_SIGNALS) else EXIT_RAY_LOST
+
+
+def _stop_start(_number: int, _frame: object) -> NoReturn:
+    """End a node that is still starting, in order."""
+    raise SystemExit(0)
+
+
+def _serve(config: Config, samples: bool) -> int:
+    _check_port(config)
     data_directory = Path(config.data_directory).resolve()
     lock = DataLock(data_directory)
     ray_directory = lock.take_ray_directory()
     watcher = guard.start_guard(ray_directory)
     try:
-        _start_ray(ray_directory)
+        _start_ray(ray_directory, config.boards_active_max)
         try:
             return uvloop.run(_run(config, data_directory, watcher.process, samples))
         finally:
@@ -102,13 +121,23 @@ def serve(config: Config, samples: bool = False) -> int:
         watcher.dismiss()
 
 
-def _start_ray(ray_directory: Path) -> None:
+def _check_port(config: Config) -> None:
+    """Find out that the port is taken before anything is started. Errors: OSError."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((config.host, config.port))
+
+
+def _start_ray(ray_directory: Path, boards_active_max: int) -> None:
     """Start Ray inside this node, on loopback alone."""
     os.environ.update(
         RAY_USAGE_STATS_ENABLED="0",
         RAY_worker_niceness="0",  # the default, 15, starves boards beside a busy gateway
         # Ray binds to every interface unless it believes itself on a single machine.
         RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
+        # Boards are brought up a few at a time; Ray's own bound would only make it warn of them.
+        RAY_worker_maximum_startup_concurrency=str(boards_active_max),
         RAY_AUTH_MODE="token",
         RAY_AUTH_TOKEN=secrets.token_hex(32),
     )
@@ -173,7 +202,7 @@ async def _run(config: Config, data_directory: Path, guard_process: int, samples
         exit_code = EXIT_RAY_LOST
         stopping.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     watched = [_watch(process, _ray_lost) for process in _ray_services()]
     watched.append(_watch(guard_process, guard_lost))

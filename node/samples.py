@@ -66,9 +66,12 @@ async def load_samples(url: str, console: Console | None = None) -> None:
     console = console or Console(stderr=True)
     async with Client(url) as client:
         with Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} events"),
-            console=console, transient=True,
-        ) as progress:  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed} of {task.total} events"),
+            console=console,
+            transient=True,
+        ) as progress:
             for sample in SAMPLES:
                 await _load(client, sample, progress)
         for sample in SAMPLES:
@@ -90,6 +93,7 @@ async def _load(client: Client, sample: Sample, progress: Progress) -> None:
     answer = await client.request("GET", board_path(sample.board))
     description = msgspec.json.decode(answer, type=_Description)
     if description.sequence >= len(lines) + FIRST_RECORDS:
+        progress.update(task, completed=len(lines))
         return
     summary = await import_events(
         client,

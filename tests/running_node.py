@@ -44,6 +44,12 @@ class RunningNode:
         self.process: subprocess.Popen[bytes]
 
     def start(self) -> RunningNode:
+        self.launch()
+        wait_until(self._is_ready, READY_SECONDS_MAX, f"the node is ready; see {self.output}")
+        return self
+
+    def launch(self) -> None:
+        """Start the process, and do not wait for it to answer."""
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 [RANKNODE, "serve", "--data", self.data, "--port", str(self.port), *self._options],
@@ -52,8 +58,6 @@ class RunningNode:
                 stderr=output,
                 start_new_session=True,
             )
-        wait_until(self._is_ready, READY_SECONDS_MAX, f"the node is ready; see {self.output}")
-        return self
 
     def _is_ready(self) -> bool:
         assert self.process.poll() is None, self.output.read_text()

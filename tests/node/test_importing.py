@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -114,8 +115,12 @@ def test_a_header_creates_the_board_in_backfill_and_sets_it_live() -> None:
     boards = KeyedBoards()
     summary = run_import(boards, [HEADER, event(1)])
     assert summary.applied == 1
-    assert boards.definitions == {"b": b'{"aggregation":"sum","mode":"backfill","min_value":0.10}'}
-    assert boards.changes == [b'{"mode":"live"}']
+    created = msgspec.json.decode(boards.definitions["b"])
+    assert created == {
+        "aggregation": "sum", "mode": "backfill",
+        "min_value": None, "max_value": None, "sources": None,
+    }  # fmt: skip
+    assert boards.changes == [b'{"mode":"live","min_value":0.10}']
 
 
 def test_a_board_that_is_there_keeps_its_definition() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -216,4 +217,64 @@ def test_damaged_board_fails_alone(make_node: MakeNode) -> None:
     assert (status, problem["code"]) == (503, "board_unavailable")
     assert str(node.data) not in str(problem)
     wait_until(lambda: "cannot be brought up" in node.output.read_text(), 5, "the log says why")
+    assert node.stop() == 0
+
+
+def test_stopped_while_it_starts(make_node: MakeNode) -> None:
+    """SIGTERM at any moment of a start ends it in order, and nothing is left running."""
+    for delay in (0.6, 1.2, 2.0, 2.8):
+        node = make_node(f"data-{delay}")
+        node.launch()
+        time.sleep(delay)
+        node.process.terminate()
+        assert node.process.wait(10) == 0
+        wait_until(lambda node=node: not node.processes(), 1, "nothing is left running")
+
+
+def test_many_new_boards(make_node: MakeNode) -> None:
+    """A board that was just created answers, however many others were created before it."""
+    node = make_node().start()
+    for number in range(30):
+        assert node.call("PUT", f"/v1/boards/b{number}", {"aggregation": "sum"})[0] == 201
+    event = {"member": "m", "value": 1, "idempotency_key": "k"}
+    for number in (29, 0, 15):
+        status, answer = node.call("POST", f"/v1/boards/b{number}/events", event)
+        assert (status, answer["status"]) == (200, "applied")
+    assert node.stop() == 0
+
+
+def test_one_board_from_many_sides(make_node: MakeNode) -> None:
+    """Creating and deleting one board from many clients at once breaks no answer."""
+    node = make_node().start()
+    expected = {"PUT": {200, 201}, "DELETE": {204, 404}, "GET": {200, 404, 503}}
+
+    def client(number: int) -> list[tuple[str, int]]:
+        methods = ["PUT", "DELETE", "PUT", "GET"]
+        return [
+            (method, node.call(method, "/v1/boards/b", body)[0])
+            for method in methods[number % 4 :] + methods * 4
+            for body in [{"aggregation": "sum"} if method == "PUT" else None]
+        ]
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = [answer for answers in pool.map(client, range(8)) for answer in answers]
+    assert [(m, s) for m, s in answers if s not in expected[m]] == []
+    assert node.stop() == 0
+
+
+def test_export_after_stricter_rules(make_node: MakeNode, tmp_path: Path) -> None:
+    """Events that today's rules would refuse are part of an export, and import again."""
+    node = make_node().start()
+    digest = fill(node)
+    stricter = {"max_value": 1, "sources": ["none"]}
+    assert node.call("PATCH", "/v1/boards/b", stricter)[0] == 200
+    exported = tmp_path / "b.ndjson"
+    run("export", "b", "--data", node.data, "--output", exported)
+    run("import", "copy", exported, "--url", node.url)
+    assert node.ask("/v1/boards/copy/digest")["digest"] == digest["digest"]
+    description = node.ask("/v1/boards/copy")
+    assert {name: description[name] for name in stricter} == stricter
+    assert description["mode"] == "live"
+    run("import", "NOT/AN/ID", exported, "--url", node.url, expected=2)
+    run("import", "copy", exported, "--url", "nonsense", expected=1)
     assert node.stop() == 0

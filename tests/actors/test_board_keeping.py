@@ -1,0 +1,131 @@
+"""What a board's process does in the background, and how it puts its board away."""
+
+from __future__ import annotations
+
+import asyncio
+
+from actors.board_actor import BoardActor
+from actors.logged_board import LoggedBoard
+from tests.actors.board_harness import SMALL, event, submit
+from tests.actors.test_board_actor import (
+    Gate,
+    change,
+    directory,
+    during_a_commit,
+    hosting,
+    run,
+    top,
+    write,
+)
+
+__all__ = ["directory"]
+
+
+async def snapshot_written(actor: BoardActor) -> None:
+    """Return when the snapshot that the last write made due is written, or has failed."""
+    await actor._writing
+    await actor._snapshot
+
+
+def test_a_snapshot_stops_neither_reads_nor_writes(directory):
+    """While a snapshot is written, reads and writes go on; the next waits until it is done."""
+
+    async def scenario():
+        actor = hosting(directory, snapshot_events=3)
+        await actor.open()
+        gate = Gate(actor._host, "write_copy", shut=True)
+        await write(actor, *(event(key=f"a{n}") for n in range(3)))
+        await gate.entered()
+        for number in range(8):
+            (answer,) = await write(actor, event(key=f"b{number}"))
+            assert answer["status"] == "applied"
+            assert (await top(actor))["entries"][0]["score"] == 4 + number
+        assert gate.calls == 1
+        gate.release()
+        await snapshot_written(actor)
+        await write(actor, event(key="c"))
+        await snapshot_written(actor)
+        assert gate.calls == 2
+        assert await actor.close(10)
+
+    run(scenario)
+    host = LoggedBoard.open(directory, SMALL)
+    assert (host.report.snapshot_sequence, host.report.records_replayed) == (14, 0)
+    assert submit(host, event(key="b3"))["status"] == "duplicate"
+    host.close()
+
+
+def test_a_snapshot_that_fails_is_tried_when_due_again(directory, monkeypatch):
+    """A snapshot that cannot be written costs nothing but time: the board goes on."""
+
+    async def scenario():
+        actor = hosting(directory, snapshot_events=2)
+        await actor.open()
+        with monkeypatch.context() as broken:
+
+            def fail(_copy):
+                raise OSError("the disk is full")
+
+            broken.setattr(actor._host, "write_copy", fail)
+            await write(actor, event(key="a"), event(key="b"))
+            await snapshot_written(actor)
+        await write(actor, event(key="c"), event(key="d"))
+        await snapshot_written(actor)
+        assert actor._host.snapshot_current
+        await actor.close(0)
+
+    run(scenario)
+
+
+def test_closing_finishes_what_is_queued(directory):
+    """What waits when a board is put away is answered; what comes later is refused."""
+
+    async def scenario():
+        actor = hosting(directory)
+        await actor.open()
+        gate = Gate(actor._host, "commit", shut=True)
+        writes = (write(actor, event(key=str(number))) for number in range(5))
+        tasks = await during_a_commit(actor, gate, *writes, change(actor, sources=["s"]))
+        closing = asyncio.create_task(actor.close(10))
+        await asyncio.sleep(0)
+        (late,) = await write(actor, event(key="late"))
+        assert late["code"] == "board_unavailable"
+        assert not closing.done()
+        gate.release()
+        *answers, changed = await asyncio.gather(*tasks)
+        assert [answer["status"] for (answer,) in answers] == ["applied"] * 5
+        assert changed["sources"] == ["s"]
+        assert await closing
+
+    run(scenario)
+    host = LoggedBoard.open(directory, SMALL)
+    assert host.board.sequence == 8
+    assert host.report.records_replayed == 0
+    host.close()
+
+
+def test_closing_takes_no_longer_than_it_may(directory):
+    """Without time for a snapshot a board is closed without one, says so, and loses nothing."""
+
+    async def scenario():
+        actor = hosting(directory)
+        await write(actor, event())
+        assert not await actor.close(0)
+
+    run(scenario)
+    host = LoggedBoard.open(directory, SMALL)
+    assert (host.report.snapshot_sequence, host.report.events_replayed) == (0, 1)
+    host.close()
+
+
+def test_a_board_that_was_never_opened_closes(directory):
+    """Closing before the first request opens nothing, and nothing is opened after it."""
+
+    async def scenario():
+        actor = hosting(directory)
+        assert not await actor.close(10)
+        assert (await top(actor))["code"] == "board_unavailable"
+        assert (await write(actor, event()))[0]["code"] == "board_unavailable"
+
+    run(scenario)
+    LoggedBoard.open(directory, SMALL).close()
