@@ -34,6 +34,7 @@ LOCK_SECONDS_MAX = 3.0
 LOCK_RETRY_SECONDS = 0.05
 OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; calls are small and never go through it
 RAY_DIRECTORY_PREFIX = "ranknode-"
+RAY_SOCKET_BYTES = 84  # of a socket's path below the directory for temporary files
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 RAY_SERVICES = frozenset({"gcs_server", "raylet"})
 
@@ -72,15 +73,18 @@ class DataLock:
     def take_ray_directory(self) -> Path:
         """Make a fresh directory for Ray; clear a predecessor's, and what still uses it."""
         left = Path(os.pread(self._file, 4096, 0).decode(errors="replace").strip("\0"))
-        if left.name.startswith(RAY_DIRECTORY_PREFIX) and left.parent == Path(
-            tempfile.gettempdir()
-        ):
+        if left.name.startswith(RAY_DIRECTORY_PREFIX) and left.is_dir():
             guard.clear(left, spared={os.getpid()})
-        # Not below the data: the paths of Ray's sockets must stay under 107 bytes.
-        fresh = Path(tempfile.mkdtemp(prefix=RAY_DIRECTORY_PREFIX))
+        fresh = Path(tempfile.mkdtemp(prefix=RAY_DIRECTORY_PREFIX, dir=_short_directory()))
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, str(fresh).encode(), 0)
         return fresh
+
+
+def _short_directory() -> str:
+    """Choose where Ray's directory may be: a path of a socket has at most 107 bytes."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) + RAY_SOCKET_BYTES <= 107 else "/tmp"  # noqa: S108
 
 
 def serve(config: Config, samples: bool = False) -> int:

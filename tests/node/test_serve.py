@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import shutil
@@ -42,9 +43,10 @@ def listening(processes: list[int]) -> list[str]:
     inodes = set()
     for process in processes:
         for descriptor in Path(f"/proc/{process}/fd").iterdir():
-            target = os.readlink(descriptor)
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
+            with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                target = os.readlink(descriptor)
+                if target.startswith("socket:["):
+                    inodes.add(target[8:-1])
     found = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:
