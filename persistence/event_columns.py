@@ -9,7 +9,7 @@ to its items without padding (a payload begins at a multiple of 8):
     source_indexes                                      uint16 [n]
     flags                                               uint8 [n]
     members, keys                                       text, one after another
-    sources                                             MessagePack array of text
+    tail                                                MessagePack: sources, windows opened
 
 The same checks run before writing and after reading. Knows nothing of hashes, chains and files.
 """
@@ -43,9 +43,19 @@ KEYS_PER_VALUE_MAX = 4
 SOURCES_MAX = 65_535  # an index into them is 16 bits, and 0 stands for none
 FLAG_OCCURRED_AT_GIVEN = 1  # the client said when; otherwise occurred_at is the time of receipt
 
-_LAYOUT = struct.Struct("<IIQQQ")  # keys per value, 0, bytes of members, of keys, of sources
-_encode_sources = msgspec.msgpack.Encoder().encode
-_decode_sources = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+_LAYOUT = struct.Struct("<IIQQQ")  # keys per value, 0, bytes of members, of keys, of the tail
+
+
+class OpenedWindow(msgspec.Struct, frozen=True, array_like=True):
+    """A window with its bounds [start_us, end_us) as they are from here on; None is unbounded."""
+
+    window: str
+    start_us: int | None
+    end_us: int | None
+
+
+_encode_tail = msgspec.msgpack.Encoder().encode
+_decode_tail = msgspec.msgpack.Decoder(tuple[tuple[str, ...], tuple[OpenedWindow, ...]]).decode
 
 
 class Event(NamedTuple):
@@ -80,6 +90,7 @@ class EventColumnValues(TypedDict):
     members: Blob
     keys: Blob
     sources: tuple[str, ...]
+    opened: tuple[OpenedWindow, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +98,9 @@ class EventColumns:
     """The columns of n events; any contiguous buffers of the items named in the module's text.
 
     The text of event i is members[member_ends[i - 1]:member_ends[i]], from 0 for the first, and
-    the same for its key. source_indexes holds 0 for none, else 1 + the index in sources. Columns
-    that were read are memoryviews into the bytes of their record.
+    the same for its key. source_indexes holds 0 for none, else 1 + the index in sources. opened
+    are the windows that exist from this record on, because one of its events is their first.
+    Columns that were read are memoryviews into the bytes of their record.
     """
 
     keys_per_value: int
@@ -103,6 +115,7 @@ class EventColumns:
     members: Blob
     keys: Blob
     sources: tuple[str, ...]
+    opened: tuple[OpenedWindow, ...] = ()
 
     def event_at(self, index: int, sequence: int) -> Event:
         """Return the event at `index` (0-based), which has `sequence`. Complexity: O(1)."""
@@ -137,16 +150,16 @@ class EventColumns:
         if complaint or max(self.flags) > FLAG_OCCURRED_AT_GIVEN:
             raise AssertionError(complaint or "an event has an unknown flag")
         members, keys = columns.pop("members"), columns.pop("keys")
-        sources = _encode_sources(self.sources)
-        layout = _LAYOUT.pack(self.keys_per_value, 0, len(members), len(keys), len(sources))
-        return [layout, *columns.values(), members, keys, sources]
+        tail = _encode_tail((self.sources, self.opened))
+        layout = _LAYOUT.pack(self.keys_per_value, 0, len(members), len(keys), len(tail))
+        return [layout, *columns.values(), members, keys, tail]
 
     @classmethod
     def unpack(cls, payload: memoryview, count: int, first_sequence: int) -> EventColumnValues:
         """Return the columns of an intact payload as views into it; DamagedError if they fail."""
         if len(payload) < _LAYOUT.size:
             raise DamagedError("an events record is shorter than its layout")
-        width, reserved, member_bytes, key_bytes, source_bytes = _LAYOUT.unpack_from(payload)
+        width, reserved, member_bytes, key_bytes, tail_bytes = _LAYOUT.unpack_from(payload)
         if reserved or not 1 <= width <= KEYS_PER_VALUE_MAX:
             raise DamagedError("an events record's layout holds values that no version writes")
         columns: dict[str, Any] = {"keys_per_value": width}
@@ -154,7 +167,7 @@ class EventColumns:
         texts: list[tuple[str, ItemFormat, int]] = [
             ("members", "B", member_bytes),
             ("keys", "B", key_bytes),
-            ("sources", "B", source_bytes),
+            ("tail", "B", tail_bytes),
         ]
         for name, item_format, items in [*_shape(count, width), *texts]:
             start, end = end, end + items * struct.calcsize(item_format)
@@ -163,7 +176,7 @@ class EventColumns:
             columns[name] = payload[start:end].cast(item_format)
         if end != len(payload):
             raise DamagedError("an events record goes on after its columns")
-        columns["sources"] = _decode_sources(columns["sources"])
+        columns["sources"], columns["opened"] = _decode_tail(columns.pop("tail"))
         unpacked = cls(**columns)
         complaint = unpacked.complaint(count, first_sequence)
         if complaint:

@@ -25,7 +25,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlia
 import msgspec
 
 from persistence.errors import DamagedError, FormatTooNewError
-from persistence.event_columns import EVENTS_PER_RECORD_MAX, Event, EventColumns
+from persistence.event_columns import (
+    EVENTS_PER_RECORD_MAX,
+    Event,
+    EventColumns,
+    OpenedWindow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +40,8 @@ if TYPE_CHECKING:
 __all__ = [
     "EMPTY_HASH", "EVENTS_PER_RECORD_MAX", "FORMAT_VERSION", "HASH_BYTES", "HASH_KEY_BYTES",
     "HEADER_BYTES", "RECORD_BYTES_MAX", "SEQUENCE_MAX", "DefinitionRecord", "Event",
-    "EventsRecord", "Record", "WindowOpenedRecord", "decode", "encode", "previous_hash",
-    "record_hash",
+    "EventsRecord", "OpenedWindow", "Record", "WindowClosedRecord", "WindowOpenedRecord",
+    "decode", "encode", "previous_hash", "record_hash",
 ]  # fmt: skip
 
 FORMAT_VERSION = 1
@@ -122,7 +127,22 @@ class EventsRecord(_RecordBase, EventColumns):
         return self.event_at(index, self.first_sequence + index)
 
 
-Record: TypeAlias = DefinitionRecord | WindowOpenedRecord | EventsRecord
+@dataclass(frozen=True, kw_only=True)
+class WindowClosedRecord(_RecordBase):
+    """A window that counts nothing any more: what is before this record counts, the rest does not.
+
+    members and digest, 16 bytes, are those of the standings at that place of the log, so that a
+    replay that reached others is noticed.
+    """
+
+    KIND: ClassVar[int] = 4
+
+    window: str
+    members: int
+    digest: bytes
+
+
+Record: TypeAlias = DefinitionRecord | WindowOpenedRecord | EventsRecord | WindowClosedRecord
 
 
 class _DefinitionPayload(msgspec.Struct, frozen=True, array_like=True):
@@ -133,10 +153,10 @@ class _DefinitionPayload(msgspec.Struct, frozen=True, array_like=True):
     definition: dict[str, Any]
 
 
-class _WindowPayload(msgspec.Struct, frozen=True, array_like=True):
+class _ClosingPayload(msgspec.Struct, frozen=True, array_like=True):
     window: str
-    start_us: int | None
-    end_us: int | None
+    members: Annotated[int, msgspec.Meta(ge=0)]
+    digest: Annotated[bytes, msgspec.Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
 
 
 class _Header(NamedTuple):
@@ -153,7 +173,8 @@ class _Header(NamedTuple):
 
 _encode_payload = msgspec.msgpack.Encoder().encode
 _decode_definition = msgspec.msgpack.Decoder(_DefinitionPayload).decode
-_decode_window = msgspec.msgpack.Decoder(_WindowPayload).decode
+_decode_window = msgspec.msgpack.Decoder(OpenedWindow).decode
+_decode_closing = msgspec.msgpack.Decoder(_ClosingPayload).decode
 
 
 def encode(record: Record, previous_hash: bytes) -> bytes:
@@ -183,6 +204,10 @@ def _payload_parts(record: Record) -> list[ReadableBuffer]:
         return record.pack(record.first_sequence)
     if isinstance(record, WindowOpenedRecord):
         return [_encode_payload((record.window, record.start_us, record.end_us))]
+    if isinstance(record, WindowClosedRecord):
+        if len(record.digest) != HASH_BYTES:
+            raise AssertionError(f"a digest has {HASH_BYTES} bytes, not {len(record.digest)}")
+        return [_encode_payload((record.window, record.members, record.digest))]
     if len(record.hash_key) != HASH_KEY_BYTES:
         raise AssertionError(f"a hash key has {HASH_KEY_BYTES} bytes, not {len(record.hash_key)}")
     fields = (record.board, record.incarnation, record.hash_key, record.created_at_us)
@@ -240,6 +265,14 @@ def _decode_window_record(header: _Header, payload: memoryview) -> Record:
     )
 
 
+def _decode_closing_record(header: _Header, payload: memoryview) -> Record:
+    return WindowClosedRecord(
+        first_sequence=header.first_sequence,
+        recorded_at_us=header.recorded_at_us,
+        **msgspec.structs.asdict(_decode_closing(payload)),
+    )
+
+
 def _decode_events_record(header: _Header, payload: memoryview) -> Record:
     return EventsRecord(
         first_sequence=header.first_sequence,
@@ -252,6 +285,7 @@ _DECODERS: dict[int, Callable[[_Header, memoryview], Record]] = {
     DefinitionRecord.KIND: _decode_definition_record,
     WindowOpenedRecord.KIND: _decode_window_record,
     EventsRecord.KIND: _decode_events_record,
+    WindowClosedRecord.KIND: _decode_closing_record,
 }
 
 

@@ -6,13 +6,16 @@ import hashlib
 import random
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from persistence.event_log import LogOptions
 from persistence.records import (
     DefinitionRecord,
     EventsRecord,
+    OpenedWindow,
     Record,
+    WindowClosedRecord,
     WindowOpenedRecord,
 )
 
@@ -66,6 +69,25 @@ def events(first_sequence: int, count: int, *, text_bytes: int = 12) -> EventsRe
         members=b"".join(members),
         keys=b"".join(keys),
         sources=("match-server-1", "match-server-2"),
+    )
+
+
+def opened(first_sequence: int, count: int) -> EventsRecord:
+    """Make a record of events that opens two windows."""
+    windows = (
+        OpenedWindow("daily:2026-11-30", 1_000, 2_000),
+        OpenedWindow("weekly:2026-11-30", None, 9_000),
+    )
+    return replace(events(first_sequence, count), opened=windows)
+
+
+def closing(first_sequence: int) -> WindowClosedRecord:
+    return WindowClosedRecord(
+        first_sequence=first_sequence,
+        recorded_at_us=4_000,
+        window="daily:2026-11-30",
+        members=7,
+        digest=bytes(range(100, 116)),
     )
 
 

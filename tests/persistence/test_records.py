@@ -17,13 +17,15 @@ from persistence.records import (
     SEQUENCE_MAX,
     DefinitionRecord,
     EventsRecord,
+    OpenedWindow,
+    WindowClosedRecord,
     WindowOpenedRecord,
     decode,
     encode,
     previous_hash,
     record_hash,
 )
-from tests.persistence.log_samples import definition, ends, events, seeded, window
+from tests.persistence.log_samples import closing, definition, ends, events, opened, seeded, window
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 sequences = st.integers(1, SEQUENCE_MAX - 100)
@@ -51,6 +53,17 @@ windows = st.builds(
     window=st.text(max_size=20),
     start_us=st.none() | int64,
     end_us=st.none() | int64,
+)
+closings = st.builds(
+    WindowClosedRecord,
+    first_sequence=sequences,
+    recorded_at_us=int64,
+    window=st.text(max_size=20),
+    members=st.integers(0, 2**63),
+    digest=hashes,
+)
+openings = st.builds(
+    OpenedWindow, st.text(max_size=20), start_us=st.none() | int64, end_us=st.none() | int64
 )
 
 
@@ -81,11 +94,14 @@ def event_batches(draw: st.DrawFn) -> EventsRecord:
         members=b"".join(members),
         keys=b"".join(keys),
         sources=sources,
+        opened=tuple(draw(st.lists(openings, max_size=3))),
     )
 
 
-records = definitions | windows | event_batches()
-SAMPLES = [definition(), window(2), events(3, 5), events(100, 1)]
+records = definitions | windows | closings | event_batches()
+SAMPLES = [
+    definition(), window(2), events(3, 5), events(100, 1), opened(200, 2), closing(300),
+]  # fmt: skip
 
 
 def resealed(data: bytes) -> bytes:
@@ -226,6 +242,24 @@ def test_what_could_not_be_read_is_not_written(change):
     """Columns that contradict each other are an AssertionError at encoding."""
     with pytest.raises(AssertionError):
         encode(replace(events(1, 3), **change), EMPTY_HASH)
+
+
+@pytest.mark.parametrize("change", [{"digest": b"short"}, {"digest": bytes(17)}])
+def test_a_closing_that_could_not_be_read_is_not_written(change):
+    """A closing whose digest has another size is an AssertionError at encoding."""
+    with pytest.raises(AssertionError):
+        encode(replace(closing(1), **change), EMPTY_HASH)
+
+
+def test_openings_ride_with_their_events():
+    """The windows that a batch opens come back in their order, beside its sources."""
+    record = opened(5, 3)
+    decoded = decode(encode(record, EMPTY_HASH))
+    assert isinstance(decoded, EventsRecord)
+    assert decoded.opened == record.opened
+    assert [each.window for each in decoded.opened] == ["daily:2026-11-30", "weekly:2026-11-30"]
+    assert decoded.sources == record.sources
+    assert decode(encode(replace(record, opened=()), EMPTY_HASH)).opened == ()
 
 
 def test_packed_bytes_serve_as_columns():

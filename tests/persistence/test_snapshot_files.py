@@ -38,7 +38,7 @@ def test_round_trip(tmp_path_factory, sequence, header, columns):
 
 def test_typed_columns_larger_than_a_chunk(tmp_path, monkeypatch):
     """Typed buffers of several chunks come back as the same bytes, and may be cast."""
-    monkeypatch.setattr("persistence.snapshot.WRITE_BYTES_MAX", 4096)
+    monkeypatch.setattr("persistence.column_file.WRITE_BYTES_MAX", 4096)
     monkeypatch.setattr(files, "WRITE_BYTES_MAX", 1000)
     numbers = array("q", range(5_000))
     path = write_snapshot(tmp_path, 7, {}, [("empty", b""), ("numbers", numbers), ("end", b"x")])
