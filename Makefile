@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8080
-NATIVE := $(wildcard actors/*.pyx actors/*.pxd actors/*.h)
+NATIVE := $(wildcard actors/*.pyx actors/*.pxd actors/*.pxi actors/*.h)
 
 .PHONY: help install run test check bench endurance lock clean
 

@@ -5,7 +5,8 @@ from setuptools import Extension, setup
 
 MODULES = ("exact", "keyset", "members", "standings")
 HEADERS = (
-    "fenwick", "fingerprints", "memory", "name_table", "order", "order_change", "scores", "siphash",
+    "fenwick", "fingerprints", "listing", "memory", "name_table", "order", "order_change", "scores",
+    "siphash", "slot_map",
 )  # fmt: skip
 
 setup(

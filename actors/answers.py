@@ -77,6 +77,30 @@ class DigestAnswer(BoardAnswer, frozen=True):
     digest: str
 
 
+class PeriodItem(msgspec.Struct, frozen=True):
+    """A window in the list of a board's windows. members: how many stand, or stood, in it."""
+
+    id: str
+    start: Time | None
+    end: Time | None
+    closes_at: Time | None
+    closed: bool
+    closed_at: Time | None
+    members: int
+    digest: str | None
+    revision: int | None
+
+
+class PeriodsAnswer(msgspec.Struct, frozen=True):
+    """A page of a board's windows, newest first. upcoming: the next boundary of each period."""
+
+    board: str
+    sequence: int
+    periods: list[PeriodItem]
+    upcoming: dict[str, Time]
+    next: str | None
+
+
 class Standing(msgspec.Struct, frozen=True):
     """A member's place in one window, right after its event."""
 

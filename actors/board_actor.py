@@ -14,6 +14,7 @@ import logging
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +23,10 @@ import msgspec
 
 from actors import queries, questions
 from actors.errors import Refusal
+from actors.keeper import Keeper
 from actors.logged_board import BoardOptions, LoggedBoard, describe_recovery
 from actors.questions import Ask, Change, Describe, Question, Reply, Submit
+from actors.sealed import NotAtHandError
 from actors.submission import Submission, parse_submission
 from persistence.errors import (
     CommitFailedError,
@@ -38,8 +41,9 @@ _LOG = logging.getLogger("ranknode.board")
 
 EXIT_COMMIT_FAILED = 74  # EX_IOERR of sysexits.h
 OPEN_RETRY_SECONDS_MAX = 60.0
+TICK_SECONDS = 0.25  # how late a window may close by itself
+FETCHES_MAX = 3  # an archive that was fetched may be pushed out before it is asked
 READ_SLICE_SECONDS = 0.005  # reads give way to others after this long
-SNAPSHOT_BYTES_PER_SECOND = 100 << 20  # what a plain disk takes, fsync included
 
 
 class ActorOptions(msgspec.Struct, frozen=True):
@@ -54,6 +58,10 @@ class OpenReport(msgspec.Struct, frozen=True):
 
     recovered: str = ""
     failure: str = ""
+    process: int = 0
+
+
+NOT_AT_HAND = "not_at_hand"  # for the gateway alone: ask again by `read_slowly`
 
 
 class _Job(NamedTuple):
@@ -79,15 +87,15 @@ class BoardActor:
         self._directory = Path(directory)
         self._options = msgspec.msgpack.decode(options, type=ActorOptions)
         self._writer = ThreadPoolExecutor(1, "writer")
-        self._background = ThreadPoolExecutor(1, "snapshots")
+        self._ticking: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._host: LoggedBoard | None = None
+        self._keeper: Keeper
         self._failure: Refusal | None = None
         self._failures = 0
         self._retry_at = 0.0
         self._queue: deque[_Job] = deque()
         self._writing: asyncio.Task[None] | None = None
-        self._snapshot: asyncio.Task[None] | None = None
         self._moved = asyncio.Condition()
         self._closing = False
 
@@ -99,7 +107,9 @@ class BoardActor:
             host = await self._opened()
         except Refusal as refusal:
             return msgspec.msgpack.encode(OpenReport(failure=str(refusal.__cause__ or refusal)))
-        return msgspec.msgpack.encode(OpenReport(recovered=describe_recovery(host.report)))
+        return msgspec.msgpack.encode(
+            OpenReport(recovered=describe_recovery(host.report), process=os.getpid())
+        )
 
     async def _opened(self) -> LoggedBoard:
         """Return the open board. Errors: Refusal board_unavailable."""
@@ -119,9 +129,7 @@ class BoardActor:
     async def _open_now(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            self._host = await loop.run_in_executor(
-                self._writer, LoggedBoard.open, self._directory, self._options.board
-            )
+            host = await loop.run_in_executor(self._writer, self._open_and_close_due)
         except (RanknodeError, OSError) as error:
             self._failures += 1
             wait_seconds = min(2.0**self._failures, OPEN_RETRY_SECONDS_MAX)
@@ -133,6 +141,30 @@ class BoardActor:
             )
             raise self._failure from error
         self._failure, self._failures = None, 0
+        self._host = host
+        self._keeper = Keeper(host, lambda error: _end(repr(error)))
+        self._ticking = asyncio.create_task(self._tick(host))
+        self._ticking.add_done_callback(_end_on_error)
+        self._keeper.seal_soon()
+
+    def _open_and_close_due(self) -> LoggedBoard:
+        """Open the board, and close what came due meanwhile before anyone asks for it."""
+        host = LoggedBoard.open(self._directory, self._options.board)
+        try:
+            host.close_due(_now_us())
+        except StorageFullError:
+            pass  # it is tried again on every tick; until then the windows stay open
+        except BaseException:
+            host.close()
+            raise
+        return host
+
+    async def _tick(self, host: LoggedBoard) -> None:
+        """Close windows when they are due, whether or not anyone writes."""
+        while not self._closing and host is self._host:
+            if host.board.due(_now_us()) and (host.log.claimed or host.log.claimable):
+                self._write_soon()
+            await asyncio.sleep(TICK_SECONDS)
 
     # Reading
 
@@ -146,11 +178,33 @@ class BoardActor:
         replies = []
         slice_ends = time.monotonic() + READ_SLICE_SECONDS
         for ask in asks:
-            replies.append(_answer(host, ask))
+            try:
+                replies.append(_answer(host, ask))
+            except NotAtHandError:
+                replies.append(_refused(Refusal(NOT_AT_HAND, "it is on disk")))
             if time.monotonic() > slice_ends:
                 await asyncio.sleep(0)
                 slice_ends = time.monotonic() + READ_SLICE_SECONDS
         return questions.encode(replies)
+
+    async def read_slowly(self, payload: bytes) -> bytes:
+        """Answer asks whose answers must be fetched from disk first, one after the other."""
+        try:
+            host = await self._opened()
+            replies = [
+                await self._fetch_and_answer(host, ask) for ask in questions.decode_asks(payload)
+            ]
+        except Refusal as refusal:
+            replies = [_refused(refusal)] * len(questions.decode_asks(payload))
+        return questions.encode(replies)
+
+    async def _fetch_and_answer(self, host: LoggedBoard, ask: Ask) -> Reply:
+        for _ in range(FETCHES_MAX):
+            try:
+                return _answer(host, ask)
+            except NotAtHandError as error:
+                await self._keeper.fetch(error)
+        raise Refusal("board_unavailable", "the window's archive is being pushed out of memory")
 
     async def wait_for(self, sequence: int, seconds: float) -> None:
         """Return when the board has reached `sequence`, after `seconds`, or if it is not open."""
@@ -194,10 +248,13 @@ class BoardActor:
             assert isinstance(question, Change)
             job = _Job(question, 0, asyncio.Future())
         self._queue.append(job)
+        self._write_soon()
+        return job.reply
+
+    def _write_soon(self) -> None:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_queued())
             self._writing.add_done_callback(_end_on_error)
-        return job.reply
 
     def _gather(self) -> list[_Job]:
         """Take from the queue what goes into one commit: submissions together, a change alone."""
@@ -213,9 +270,12 @@ class BoardActor:
 
     async def _write_queued(self) -> None:
         host = await self._opened()
-        while self._queue:
+        while True:
             if not host.log.claimed and host.log.claimable:
                 host = await self._reopened(host)
+            await self._close_due(host)
+            if not self._queue:
+                return
             jobs = self._gather()
             if isinstance(jobs[0].work, Change):
                 replies = [await self._change(host, jobs[0].work)]
@@ -226,12 +286,12 @@ class BoardActor:
                     job.reply.set_result(reply)
             async with self._moved:
                 self._moved.notify_all()
-            if host.snapshot_due and (self._snapshot is None or self._snapshot.done()):
-                await self._start_snapshot(host)
+            await self._keeper.copy_if_due()
 
     async def _reopened(self, host: LoggedBoard) -> LoggedBoard:
         """Open the board again, now that there is room to become its writer."""
         self._host = None
+        await self._keeper.finish(0)
         await asyncio.get_running_loop().run_in_executor(self._writer, host.close)
         return await self._opened()
 
@@ -246,46 +306,46 @@ class BoardActor:
             return [_refused(damaged)] * len(jobs)
         if planned.record is not None:
             try:
-                await self._commit(host, planned.record)
+                await self._commit(host, [planned.record])
             except StorageFullError as error:
                 return [_refused(Refusal("storage_full", str(error)))] * len(jobs)
         return host.settle(planned)
+
+    async def _close_due(self, host: LoggedBoard) -> None:
+        """Close the windows that are due before anything else is planned."""
+        now_us = _now_us()
+        while host.log.claimed and (records := host.closings(now_us)):
+            try:
+                await self._commit(host, records)
+            except StorageFullError:
+                return
+            host.apply_all(records)
+            self._keeper.seal_soon()
 
     async def _change(self, host: LoggedBoard, change: Change) -> Reply:
         try:
             record = host.changed_definition(change)
             if record is not None:
-                await self._commit(host, record)
-                host.apply_definition(record)
+                await self._commit(host, [record])
+                host.apply_all([record])
+                self._keeper.seal_soon()
+                await self._close_due(host)
         except Refusal as refusal:
             return _refused(refusal)
         except StorageFullError as error:
             return _refused(Refusal("storage_full", str(error)))
-        return Reply(queries.answer(host.board, Describe(change.packed, change.now_us)))
+        describe = Describe(change.packed, change.now_us)
+        return Reply(queries.answer(host.board, host.archives, describe))
 
-    async def _commit(self, host: LoggedBoard, record: Record) -> None:
+    async def _commit(self, host: LoggedBoard, records: Sequence[Record]) -> None:
         """Commit in the writer thread. A commit that fails in itself ends the process."""
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._writer, host.commit, [record])
+            await loop.run_in_executor(self._writer, host.commit, records)
         except (CommitFailedError, FencedError) as error:
             _end(str(error))
 
-    # Keeping
-
-    async def _start_snapshot(self, host: LoggedBoard) -> None:
-        """Copy the state while writes wait and reads go on, then write it in the background."""
-        loop = asyncio.get_running_loop()
-        copy = await loop.run_in_executor(self._background, host.copy_state)
-
-        async def write() -> None:
-            try:
-                await loop.run_in_executor(self._background, host.write_copy, copy)
-            except OSError as error:
-                # The log still holds everything; the next snapshot is tried when it is due.
-                _LOG.error("a snapshot of %s could not be written: %s", host.directory, error)
-
-        self._snapshot = asyncio.create_task(write())
+    # Putting away
 
     async def close(self, snapshot_seconds: float) -> bool:
         """Finish what is queued, snapshot if that fits into `snapshot_seconds`, give up the board.
@@ -298,13 +358,7 @@ class BoardActor:
         host, loop = self._host, asyncio.get_running_loop()
         if self._writing is not None:
             await self._writing
-        if self._snapshot is not None:
-            await self._snapshot
-        needed_seconds = host.board.nbytes / SNAPSHOT_BYTES_PER_SECOND
-        if not host.snapshot_current and needed_seconds < snapshot_seconds:
-            await self._start_snapshot(host)
-            assert self._snapshot is not None
-            await self._snapshot
+        await self._keeper.finish(snapshot_seconds)
         await loop.run_in_executor(self._writer, host.close)
         return host.snapshot_current
 
@@ -315,9 +369,11 @@ def _answer(host: LoggedBoard, ask: Ask) -> Reply:
             Refusal("not_yet", f"the board has not reached sequence {ask.min_sequence}")
         )
     try:
-        return Reply(queries.answer(host.board, ask.question))
+        return Reply(queries.answer(host.board, host.archives, ask.question))
     except Refusal as refusal:
         return _refused(refusal)
+    except NotAtHandError:
+        raise
     except Exception:  # noqa: BLE001  one question's bug must not take the call's other questions with it
         _LOG.exception("a question could not be answered")
         return _refused(Refusal("internal_error", "the board could not answer this question"))

@@ -27,34 +27,45 @@ class Place(NamedTuple):
     member: bytes
 
 
-def _seal(board: Board, query: str, window: str, place: bytes) -> bytes:
-    """Bind a place to the board's incarnation, the window and the query."""
+class Cursor(NamedTuple):
+    """Where a page of a window ended. A window's name is of use while `daily` moves on."""
+
+    window: str
+    place: Place
+
+
+def _seal(board: Board, query: str, encoded: bytes) -> bytes:
+    """Bind a cursor to the board's incarnation and the query."""
     identity = board.identity
-    bound = msgspec.msgpack.encode([identity.incarnation, query, window, place])
+    bound = msgspec.msgpack.encode([identity.incarnation, query, encoded])
     return siphash64(identity.hash_key, bound).to_bytes(8, "little")
 
 
-def write_cursor(board: Board, query: str, window: str, place: Place) -> str:
-    """Make the text that continues `query` after `place`."""
-    encoded = msgspec.msgpack.encode(place)
-    return _text(_seal(board, query, window, encoded) + encoded)
+def write_cursor(board: Board, query: str, cursor: Cursor) -> str:
+    """Make the text that continues `query` after the cursor's place."""
+    encoded = msgspec.msgpack.encode(cursor)
+    return _text(_seal(board, query, encoded) + encoded)
 
 
 def _text(sealed: bytes) -> str:
     return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
 
 
-def read_cursor(board: Board, query: str, window: str, text: str) -> Place:
+def invalid_cursor() -> Refusal:
+    """Make the refusal of a text that was not written for its use."""
+    return Refusal("invalid_cursor", "after is no cursor of this query, window and board")
+
+
+def read_cursor(board: Board, query: str, text: str) -> Cursor:
     """Read a cursor back. Errors: Refusal invalid_cursor for any text not written for this use."""
-    refusal = Refusal("invalid_cursor", "after is no cursor of this query, window and board")
     if len(text) > CURSOR_TEXT_MAX or not text.isascii():
-        raise refusal
+        raise invalid_cursor()
     try:
         sealed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise refusal from None
+        raise invalid_cursor() from None
     encoded = sealed[8:]
     # Base 64 has several texts for the same bytes; only the one that was written is a cursor.
-    if _text(sealed) != text or sealed[:8] != _seal(board, query, window, encoded):
-        raise refusal
-    return msgspec.msgpack.decode(encoded, type=Place)
+    if _text(sealed) != text or sealed[:8] != _seal(board, query, encoded):
+        raise invalid_cursor()
+    return msgspec.msgpack.decode(encoded, type=Cursor)

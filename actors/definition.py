@@ -250,8 +250,6 @@ def _check_periods(periods: tuple[str | FixedWindow, ...]) -> tuple[str | FixedW
         names.append(period.name)
     if len(set(names)) != len(names):
         raise invalid_field("periods", "each window once")
-    if names != ["all_time"]:
-        raise invalid_field("periods", "this version keeps all_time and no other window")
     return periods
 
 

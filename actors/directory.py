@@ -21,7 +21,9 @@ from actors.board import Board
 from actors.board_actor import ActorOptions, BoardActor
 from actors.definition import BOARD_ID, Definition
 from actors.errors import Refusal
-from actors.logged_board import Listing, create_board, read_listing, rebuild_listing
+from actors.janitor import Janitor
+from actors.listing import Listing, read_listing, rebuild_listing
+from actors.logged_board import create_board
 from persistence.errors import RanknodeError
 from persistence.files import make_directory, sync_directory
 
@@ -33,6 +35,7 @@ DELETED = "deleted"
 # Ray restarts a board's process without end; what fails in it is answered by the board itself.
 # Only the gateway repeats calls, since only it knows their deadlines.
 _REMOTE = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0)(BoardActor)
+_REMOTE_JANITOR = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0)(Janitor)
 
 
 class Directory:
@@ -120,7 +123,15 @@ class Directory:
 
     def start(self, board: str) -> Any:
         """Start the process that hosts a board; returns its actor handle at once."""
-        return _REMOTE.remote(str(self._boards / board), self._encoded_options)
+        return _REMOTE.remote(self.path(board), self._encoded_options)
+
+    def start_janitor(self) -> Any:
+        """Start the process that visits passive boards; returns its actor handle at once."""
+        return _REMOTE_JANITOR.remote(self._encoded_options)
+
+    def path(self, board: str) -> str:
+        """Name a board's directory."""
+        return str(self._boards / board)
 
     @staticmethod
     def stop(actor: Any) -> None:

@@ -16,13 +16,16 @@ from typing import NamedTuple
 import msgspec
 
 from actors.answers import BatchAnswer, EventAnswer, Result
-from actors.board import DAY_US, Board, Window
+from actors.board import DAY_US, Board
+from actors.counting import Window
 from actors.errors import Refusal
+from actors.periods import Bounds
 from actors.queries import member_standing
 from actors.questions import Reply
 from actors.submission import Cells, Event, Submission, shape
+from actors.windows import counting_windows
 from persistence.records import Event as LoggedEvent
-from persistence.records import EventsRecord
+from persistence.records import EventsRecord, OpenedWindow
 
 OCCURRED_AT_GIVEN = 1
 WHOLE_MAX = 2**53 - 1
@@ -34,10 +37,11 @@ _ENCODE = (msgspec.json.Encoder().encode, msgspec.msgpack.Encoder().encode)
 
 
 class Counted(NamedTuple):
-    """An event that counts, or a repetition of one: the sequence is the first one's."""
+    """An event that counts, or a repetition of one: sequence and instant are the first one's."""
 
     sequence: int
     duplicate: bool
+    occurred_at_us: int
 
 
 Outcome = Counted | Refusal
@@ -64,6 +68,7 @@ class _Columns:
         self.flags = bytearray()
         self.sources: dict[str, int] = {}
         self.source_indexes = array("H")
+        self.opened: dict[str, OpenedWindow] = {}
 
     def add(self, cells: Cells, occurred_at_us: int, received_at_us: int) -> None:
         assert not isinstance(cells.values, Refusal)
@@ -97,6 +102,7 @@ class _Columns:
             keys=keys,
             sources=tuple(self.sources),
             source_indexes=self.source_indexes,
+            opened=tuple(self.opened.values()),
             flags=bytes(self.flags),
         )
 
@@ -131,7 +137,7 @@ class _Judge:
         if earlier is not None:
             return earlier
         occurred_at_us = now_us if cells.occurred_at_us is None else cells.occurred_at_us
-        windows = [w for w in self.board.windows.values() if w.holds(occurred_at_us)]
+        windows = counting_windows(self.board, occurred_at_us, now_us, self.columns.opened)
         refusal = (
             self._too_old(occurred_at_us, now_us)
             or self._against_rules(cells, windows)
@@ -146,7 +152,12 @@ class _Judge:
         row = len(self.columns.members)
         self.row_of_key[cells.key] = row
         self.columns.add(cells, occurred_at_us, now_us)
-        return Counted(self.board.sequence + 1 + row, duplicate=False)
+        for window in windows:
+            if isinstance(window, Bounds):
+                self.columns.opened[window.id] = OpenedWindow(
+                    window.id, window.start_us, window.end_us
+                )
+        return Counted(self.board.sequence + 1 + row, False, occurred_at_us)
 
     def _repetition_of(self, cells: Cells, candidates: Sequence[int]) -> Outcome | None:
         row = self.row_of_key.get(cells.key)
@@ -183,7 +194,7 @@ class _Judge:
             return Refusal("event_too_old", "occurred_at is older than keys are remembered")
         return None
 
-    def _against_rules(self, cells: Cells, windows: Sequence[Window]) -> Refusal | None:
+    def _against_rules(self, cells: Cells, windows: Sequence[Window | Bounds]) -> Refusal | None:
         values, definition = cells.values, self.definition
         if isinstance(values, Refusal):
             return values
@@ -217,17 +228,17 @@ class _Judge:
             )
         return None
 
-    def _total(self, window: Window, member: bytes) -> Sequence[int]:
+    def _total(self, window: Window | Bounds, member: bytes) -> Sequence[int]:
         assert self.totals is not None
         total: Sequence[int] | None = self.totals.get((window.id, member))
-        if total is None:
+        if total is None and isinstance(window, Window):
             slot = self.board.members.find(member)
             if slot >= 0 and slot in window.standings:
                 return window.standings.score(slot)
         return total or [0] * len(self.limits)
 
     def _leaves_range(
-        self, member: bytes, values: Sequence[int], windows: Sequence[Window]
+        self, member: bytes, values: Sequence[int], windows: Sequence[Window | Bounds]
     ) -> bool:
         return any(
             abs(total + value) > limit
@@ -237,7 +248,7 @@ class _Judge:
             )
         )
 
-    def _add_to_totals(self, cells: Cells, windows: Sequence[Window]) -> None:
+    def _add_to_totals(self, cells: Cells, windows: Sequence[Window | Bounds]) -> None:
         assert self.totals is not None
         assert not isinstance(cells.values, Refusal)
         for window in windows:
@@ -265,7 +276,7 @@ def _same_or_conflict(sequence: int, earlier: LoggedEvent, cells: Cells) -> Outc
         )
     )
     if same:
-        return Counted(sequence, duplicate=True)
+        return Counted(sequence, True, earlier.occurred_at_us)
     return Refusal(
         "idempotency_conflict",
         "the key was used before, for an event with other content",
@@ -362,12 +373,9 @@ def _event_answer(
     first_sequence: int,
 ) -> EventAnswer:
     slot = board.members.find(cells.member)
-    occurred_at_us = cells.occurred_at_us
-    if occurred_at_us is None:
-        occurred_at_us = submission.received_at_us
     standings = []
-    for window in board.windows.values():
-        if window.holds(occurred_at_us) and slot in window.standings:
+    for window in counting_windows(board, counted.occurred_at_us, submission.received_at_us):
+        if isinstance(window, Window) and slot in window.standings:
             better = not counted.duplicate and bool(
                 improved[window.id][counted.sequence - first_sequence]
             )

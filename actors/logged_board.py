@@ -9,50 +9,54 @@ the current definition for listings.
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from actors.archives import Archives
 from actors.board import Board
-from actors.definition import Definition, apply_changes, from_record
+from actors.definition import Definition, FixedWindow, apply_changes
+from actors.exact import parse_time
 from actors.intake import Plan, plan, settle
+from actors.listing import LOG, keep_listing, show_listing
+from actors.periods import ALL_TIME
 from actors.questions import Change, Reply
 from actors.submission import Submission
-from persistence.errors import DamagedError, RanknodeError, StorageFullError
+from persistence.errors import DamagedError, StorageFullError
 from persistence.event_log import LmdbEventLog, LogOptions
-from persistence.files import free_bytes, sync_directory, write_atomically
+from persistence.files import free_bytes, sync_directory
 from persistence.ownership import Ownership
-from persistence.records import DefinitionRecord, Event, EventsRecord, Record, WindowOpenedRecord
+from persistence.records import (
+    DefinitionRecord,
+    OpenedWindow,
+    Record,
+    WindowClosedRecord,
+    WindowOpenedRecord,
+)
 from persistence.recovery import RecoveryReport, recover
 from persistence.snapshot import Column, prune_snapshots, write_snapshot
-from persistence.verify import BoardReport, Finding, verify_board
 
-LISTING = "board.msgpack"
-LOG = "log"
+ARCHIVES = "archives"
 SNAPSHOTS = "snapshots"
+CLOSINGS_PER_COMMIT_MAX = 64
+UNSEALED_MAX = 16  # closed standings that a replay keeps in memory until they are sealed again
 CREATION_BYTES = 1 << 20  # what a new board's files take, and more
 
 
 class BoardOptions(msgspec.Struct, frozen=True):
-    """How a board is kept. snapshot_events: events logged from one snapshot to the next."""
+    """How a board is kept.
+
+    snapshot_events: events logged from one snapshot to the next. archive_cache_bytes_max: of closed
+    windows' standings that are kept in memory once asked for.
+    """
 
     log: LogOptions
     snapshot_events: int
-
-
-class Listing(msgspec.Struct, frozen=True):
-    """What a listing shows of a board without waking it."""
-
-    board: str
-    incarnation: str
-    created_at_us: int
-    definition: Definition
+    archive_cache_bytes_max: int = 256 << 20
 
 
 class StateCopy(NamedTuple):
@@ -85,7 +89,7 @@ def create_board(
         log.close()
         for record in records:
             created.apply(record)
-        _keep_listing(building, created)
+        keep_listing(building, created)
         (building / SNAPSHOTS).mkdir()
         sync_directory(building)
         building.rename(directory)
@@ -97,8 +101,8 @@ def create_board(
 
 
 def _first_records(board: str, definition: Definition, now_us: int) -> list[Record]:
-    """Make what a board begins with: its definition, and the opening of all_time."""
-    return [
+    """Make what a board begins with: its definition, and the windows that it opens itself."""
+    records: list[Record] = [
         DefinitionRecord(
             first_sequence=1,
             recorded_at_us=now_us,
@@ -108,34 +112,61 @@ def _first_records(board: str, definition: Definition, now_us: int) -> list[Reco
             created_at_us=now_us,
             definition=definition.to_record(),
         ),
-        WindowOpenedRecord(
-            first_sequence=2, recorded_at_us=now_us, window="all_time", start_us=None, end_us=None
-        ),
     ]
+    for period in definition.periods:
+        if isinstance(period, FixedWindow):
+            start_us, end_us = parse_time(period.start), parse_time(period.end)
+            opened = OpenedWindow(period.name, start_us, end_us)
+        elif period == ALL_TIME.id:
+            opened = OpenedWindow(ALL_TIME.id, None, None)
+        else:
+            continue  # its windows are opened by their first events
+        records.append(
+            WindowOpenedRecord(
+                first_sequence=len(records) + 1,
+                recorded_at_us=now_us,
+                window=opened.window,
+                start_us=opened.start_us,
+                end_us=opened.end_us,
+            )
+        )
+    return records
 
 
-def _keep_listing(directory: Path, board: Board) -> None:
-    """Write what a listing shows, where that is not what is there: a full disk must not matter."""
-    path, encoded = directory / LISTING, msgspec.msgpack.encode(_listing(board))
-    if not path.exists() or path.read_bytes() != encoded:
-        write_atomically(path, [encoded])
+class _Replay:
+    """A board that is being recovered: it gives up closed standings that an archive holds.
 
+    Those that none holds are kept, a few of them; the others are `Archives.missing` later.
+    """
 
-def _listing(board: Board) -> Listing:
-    identity = board.identity
-    return Listing(identity.board, identity.incarnation, identity.created_at_us, board.definition)
+    def __init__(self, directory: Path, board: Board | None = None) -> None:
+        self.board = board or Board()
+        self._archives = Archives(directory / ARCHIVES, self.board, 0)
 
+    @property
+    def sequence(self) -> int:
+        return self.board.sequence
 
-def read_listing(directory: Path) -> Listing:
-    """Read what a listing shows. Errors: OSError, msgspec.MsgspecError."""
-    return msgspec.msgpack.decode((directory / LISTING).read_bytes(), type=Listing)
+    def apply(self, record: Record) -> None:
+        self.board.apply(record)
+        if isinstance(record, WindowClosedRecord) and record.window in self.board.unsealed:
+            full = len(self.board.unsealed) > UNSEALED_MAX
+            if full or self._archives.holds(self.board.closed[record.window]):
+                del self.board.unsealed[record.window]
+
+    def state_digest(self) -> str:
+        return self.board.state_digest()
+
+    def dump(self) -> tuple[dict[str, Any], list[Column]]:
+        return self.board.dump()
 
 
 class LoggedBoard:
     """One board, open for writing by this process alone.
 
-    Opening: `open`, `report`. Writing: `plan` → `commit` → `settle`, or `change` for the
-    definition. Reading: `board`. Keeping: `snapshot_due`, `copy_state`, `write_copy`, `close`.
+    Opening: `open`, `report`. Writing: `plan` → `commit` → `settle`; `changed_definition` and
+    `closings` → `commit` → `apply_all`. Reading: `board`, `archives`. Keeping: `snapshot_due`,
+    `copy_state`, `write_copy`, `rebuild_archives`, `close`.
     """
 
     def __init__(
@@ -149,6 +180,8 @@ class LoggedBoard:
         self.directory = directory
         self.log = log
         self.board, self.report = recovered
+        self.archives = Archives(directory / ARCHIVES, self.board, options.archive_cache_bytes_max)
+        self.archives.survey()
         self._options = options
         self._ownership = ownership
         # A copy that could not be written counts for what is due, not for what is kept.
@@ -165,16 +198,16 @@ class LoggedBoard:
         try:
             log = LmdbEventLog(directory / LOG, options.log, epoch=ownership.epoch)
             try:
-                recovered = recover(log, directory / SNAPSHOTS, Board, Board.load)
+                recovered = _recover(directory, log)
                 require_identity(recovered[0], directory)
-                _keep_listing(directory, recovered[0])
+                show_listing(directory, recovered[0])
+                return cls(directory, options, ownership, log, recovered)
             except BaseException:
                 log.close()
                 raise
         except BaseException:
             ownership.release()
             raise
-        return cls(directory, options, ownership, log, recovered)
 
     def plan(self, submissions: Sequence[Submission], recorded_at_us: int) -> Plan:
         """Decide what becomes of submissions, changing nothing."""
@@ -187,6 +220,8 @@ class LoggedBoard:
     def settle(self, planned: Plan) -> list[Reply]:
         """Apply a plan whose record is on disk and answer its submissions."""
         improved = {} if planned.record is None else self.board.apply(planned.record)
+        if planned.record is not None and planned.record.opened:
+            show_listing(self.directory, self.board)
         return settle(self.board, planned, improved)
 
     def changed_definition(self, change: Change) -> DefinitionRecord | None:
@@ -201,15 +236,68 @@ class LoggedBoard:
             **self.board.identity._asdict(),
         )
 
-    def apply_definition(self, record: DefinitionRecord) -> None:
-        """Apply a change that is on disk, and show it in listings."""
-        self.board.apply(record)
-        _keep_listing(self.directory, self.board)
+    def closings(self, now_us: int) -> list[Record]:
+        """Make the records that close what is due, the earliest first, as many as one commit takes.
+
+        History that goes live may have thousands of windows due at once: call it until none is.
+        """
+        return [
+            WindowClosedRecord(
+                first_sequence=self.board.sequence + 1 + place,
+                recorded_at_us=now_us,
+                window=window.id,
+                members=len(window.standings),
+                digest=window.standings.digest,
+            )
+            for place, window in enumerate(self.board.due(now_us)[:CLOSINGS_PER_COMMIT_MAX])
+        ]
+
+    def apply_all(self, records: Sequence[Record]) -> None:
+        """Apply changes and closings that are on disk, and show them in listings."""
+        for record in records:
+            self.board.apply(record)
+        show_listing(self.directory, self.board)
+
+    def close_due(self, now_us: int) -> None:
+        """Close what is due, at once, where nobody else uses the board. Errors: the log's."""
+        while records := self.closings(now_us):
+            self.commit(records)
+            self.apply_all(records)
+
+    def seal_all(self) -> None:
+        """Seal what is closed, at once, where nobody else uses the board. Errors: OSError."""
+        for name, window in list(self.board.unsealed.items()):
+            self.archives.sealed(name, self.archives.seal(self.board.closed[name], window))
+        self.archives.forget_expired()
+        if self.archives.expired:
+            self.archives.remove_expired()
+
+    def rebuild_archives(self, sealed: Callable[[str, str], object]) -> None:
+        """Make missing archives again by replaying the log aside; for a background thread.
+
+        sealed: called with each window and its digest as soon as its archive is there.
+        Complexity: O(log). Errors: DamagedError, OSError.
+        """
+        wanted = set(self.archives.missing)
+        aside = Board()
+        for record in self.log.read():
+            aside.apply(record)
+            if isinstance(record, WindowClosedRecord):
+                window = aside.unsealed.pop(record.window, None)
+                closed = self.board.closed.get(record.window)
+                if window is not None and closed is not None and record.window in wanted:
+                    sealed(record.window, self.archives.seal(closed, window))
 
     @property
     def snapshot_due(self) -> bool:
-        """Whether replaying what no snapshot holds would take longer than it should."""
-        return self.board.sequence - self._copied_sequence >= self._options.snapshot_events
+        """Whether replaying what no snapshot holds would take longer than it should.
+
+        Not while closed standings are only in memory: a snapshot does not hold them.
+        """
+        return (
+            not self.board.unsealed
+            and self.board.sequence - self._copied_sequence >= self._options.snapshot_events
+        )
 
     @property
     def snapshot_current(self) -> bool:
@@ -236,6 +324,14 @@ class LoggedBoard:
         self._ownership.release()
 
 
+def _recover(directory: Path, log: LmdbEventLog) -> tuple[Board, RecoveryReport]:
+    def load(header: dict[str, Any], columns: dict[str, memoryview]) -> _Replay:
+        return _Replay(directory, Board.load(header, columns))
+
+    replay, report = recover(log, directory / SNAPSHOTS, lambda: _Replay(directory), load)
+    return replay.board, report
+
+
 def require_identity(board: Board, directory: Path) -> None:
     """Raise DamagedError unless the log in `directory` is that of the board it is named for."""
     if board.sequence == 0:
@@ -252,97 +348,3 @@ def describe_recovery(report: RecoveryReport) -> str:
         f" {report.load_seconds:.3f} s and {report.events_replayed} events in"
         f" {report.replay_seconds:.3f} s{skipped}"
     )
-
-
-def read_events(directory: Path) -> tuple[Definition, Iterator[Event], int]:
-    """Read a board's events from its log, beside a running node.
-
-    Returns the current definition, the events in order of their sequences, and how many there may
-    be at most.
-    """
-    log = LmdbEventLog.open_readonly(directory / LOG)
-    listing = listing_of_log(log, directory)
-
-    def events() -> Iterator[Event]:
-        try:
-            for record in log.read():
-                if isinstance(record, EventsRecord):
-                    yield from map(record.row, range(record.count))
-        finally:
-            log.close()
-
-    return listing.definition, events(), log.last_sequence
-
-
-def listing_of_log(log: LmdbEventLog, directory: Path) -> Listing:
-    """Make a board's listing from its log. Complexity: O(log). Errors: DamagedError."""
-    newest = None
-    for record in log.read():
-        if isinstance(record, DefinitionRecord):
-            newest = record
-    if newest is None or newest.board != directory.name:
-        raise DamagedError(f"{directory}: holds no log of a board of that name")
-    return Listing(
-        newest.board, newest.incarnation, newest.created_at_us, from_record(newest.definition)
-    )
-
-
-def rebuild_listing(directory: Path) -> Listing:
-    """Make a listing that cannot be read again, from the log, and keep it.
-
-    Errors: DamagedError, FormatTooNewError, OSError.
-    """
-    log = LmdbEventLog.open_readonly(directory / LOG)
-    try:
-        listing = listing_of_log(log, directory)
-    finally:
-        log.close()
-    write_atomically(directory / LISTING, [msgspec.msgpack.encode(listing)])
-    return listing
-
-
-class _AuditedBoard(Board):
-    """A board that looks for a second use of a key before it applies a record."""
-
-    def audit(self, record: Record, log: LmdbEventLog) -> list[str]:
-        """List the keys of a record that were used before, within their retention."""
-        if not isinstance(record, EventsRecord):
-            return []
-        again = _repeated_keys(record)
-        for index, sequence in self.keys.find_all(record.key_ends, record.keys):
-            event = record.row(index)
-            if log.event(sequence).idempotency_key == event.idempotency_key:
-                again.append((event.sequence, sequence))
-        return [f"event {later} uses the key of event {earlier} again" for later, earlier in again]
-
-
-def _repeated_keys(record: EventsRecord) -> list[tuple[int, int]]:
-    """List the sequences of the events whose key the same record holds before, and of the first."""
-    keys = bytes(record.keys)
-    first_uses: dict[bytes, int] = {}
-    again = []
-    for sequence, (start, end) in enumerate(
-        itertools.pairwise([0, *record.key_ends]), record.first_sequence
-    ):
-        first = first_uses.setdefault(keys[start:end], sequence)
-        if first != sequence:
-            again.append((sequence, first))
-    return again
-
-
-def verify(directory: Path, progress: Callable[[int, int], None] | None = None) -> BoardReport:
-    """Check a board's files offline: log, keys, snapshots, listing. Writes nothing."""
-    report = verify_board(directory, _AuditedBoard, _AuditedBoard.load, progress=progress)
-    try:
-        log = LmdbEventLog.open_readonly(directory / LOG, check_head=False)
-    except (RanknodeError, OSError):
-        return report  # which says so already
-    try:
-        if listing_of_log(log, directory) == read_listing(directory):
-            return report
-        what = "is not what the log says"
-    except (RanknodeError, OSError, msgspec.MsgspecError) as error:
-        what = str(error)
-    finally:
-        log.close()
-    return replace(report, findings=(*report.findings, Finding(LISTING, None, what)))

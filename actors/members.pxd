@@ -58,6 +58,9 @@ cdef class Members:
     cdef int64_t _intern(
         self, const uint8_t *name, size_t size, uint64_t hashed, int64_t head
     ) except -1
+    cdef uint32_t _append(
+        self, const uint8_t *name, size_t size, uint64_t hashed, int64_t head
+    ) noexcept nogil
     cdef void _plan(
         self, const uint32_t[::1] ends, const uint8_t[::1] blob, int64_t first_sequence,
         uint64_t *hashes, uint32_t *seen, uint64_t mask, int64_t *previous,

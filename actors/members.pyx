@@ -136,12 +136,18 @@ cdef class Members:
     cdef int64_t _intern(
         self, const uint8_t *name, size_t size, uint64_t hashed, int64_t head
     ) except -1:
-        """Give a name that is not yet known the next slot."""
+        """Give a name that is not yet known the next slot; make room for it first."""
         cdef NameTable *table = &self.tables[hashed >> 58]
         self._reserve(1, size)
         if not has_room(table):
             if not resize_table(table, &self.names, table.size + table.size // 4 + TABLE_SIZE_MIN):
                 raise MemoryError
+        return self._append(name, size, hashed, head)
+
+    cdef uint32_t _append(
+        self, const uint8_t *name, size_t size, uint64_t hashed, int64_t head
+    ) noexcept nogil:
+        """Give a name that is not yet known, and for which there is room, the next slot."""
         cdef uint32_t slot = self.count
         self.names.offsets[slot] = <uint32_t>self.arena_used
         self.names.arena[self.arena_used] = <uint8_t>size
@@ -149,7 +155,7 @@ cdef class Members:
         self.arena_used += 1 + size
         self.heads[slot] = head
         self.count += 1
-        place_name(table, slot, hashed)
+        place_name(&self.tables[hashed >> 58], slot, hashed)
         sum_add(&self.sum, self._term(slot))
         return slot
 
@@ -344,30 +350,31 @@ cdef class Members:
         if hashes == NULL:
             raise MemoryError
         try:
-            memset(sizes, 0, sizeof(sizes))
-            while at < end:
-                size = names[at]
-                if at + 1 + size > end or n == count:
-                    raise ValueError("the names run over their end or outnumber the heads")
-                hashes[n] = siphash_64(self.names.key, &names[at] + 1, size)
-                sizes[hashes[n] >> 58] += 1
-                n, at = n + 1, at + 1 + size
-            if n != count:
-                raise ValueError("there are more heads than names")
+            with nogil:
+                memset(sizes, 0, sizeof(sizes))
+                while n < count and at < end and at + 1 + names[at] <= end:
+                    hashes[n] = siphash_64(self.names.key, &names[at] + 1, names[at])
+                    sizes[hashes[n] >> 58] += 1
+                    n, at = n + 1, at + 1 + names[at]
+            if n < count or at < end:
+                raise ValueError("the names run over their end or are not one for each head")
             for part in range(PARTS):
                 if not resize_table(&self.tables[part], &self.names,
                                     sizes[part] + sizes[part] // 3 + TABLE_SIZE_MIN):
                     raise MemoryError
             at = 0
-            for n in range(count):
-                if n + 16 < count:
-                    fetch_place(&self.tables[hashes[n + 16] >> 58], hashes[n + 16])
-                size = names[at]
-                memcpy(&head, &heads[n * 8], 8)
-                if head < 0 or self._lookup(&names[at] + 1, size, hashes[n]) >= 0:
-                    raise ValueError("a head is negative, or a name occurs twice")
-                self._intern(&names[at] + 1, size, hashes[n], head)
-                at += 1 + size
+            with nogil:
+                for n in range(count):
+                    if n + 16 < count:
+                        fetch_place(&self.tables[hashes[n + 16] >> 58], hashes[n + 16])
+                    size = names[at]
+                    memcpy(&head, &heads[n * 8], 8)
+                    if head < 0 or self._lookup(&names[at] + 1, size, hashes[n]) >= 0:
+                        break
+                    self._append(&names[at] + 1, size, hashes[n], head)
+                    at += 1 + size
+            if self.count < count:
+                raise ValueError("a head is negative, or a name occurs twice")
         finally:
             free(hashes)
         return 0

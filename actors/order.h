@@ -1,15 +1,20 @@
-/* The order of a window: a two-level sorted list of 32-bit slots that answers rank and select.
+/* The order of a window: a two-level sorted list of 32-bit entries that answers rank and select.
  *
- * Slots stand in leaves of up to LEAF_SLOTS. A copy of each leaf's first row lies in one small
+ * An entry is the number of a row. In a window that holds all members that is the member's slot;
+ * a sparse window numbers its rows itself, and `slots` tells the slot of each (slot_map.h).
+ *
+ * Entries stand in leaves of up to LEAF_ENTRIES. A copy of each leaf's first row lies in one small
  * array, so that the search for a leaf stays in cache; Fenwick trees over the leaves' counts turn a
  * place into an index and back in O(log n).
  *
  * Rows are `keys` scores and achieved_at, as sent; a mask of -1 turns a column's order around
  * (~x < ~y if and only if x > y, for every int64). Ties in the compared words go by name.
  *
- * The top bit of an order entry marks the first of a run of equal scores, where runs are counted.
+ * The top bit of an entry in a leaf marks the first of a run of equal scores, where runs are
+ * counted.
  *
- * Owns the leaves, borrows the rows and names. This file only reads; order_change.h changes. */
+ * Owns the leaves, borrows the rows, slots and names. This file only reads; order_change.h
+ * changes. */
 #ifndef RANKNODE_ORDER_H
 #define RANKNODE_ORDER_H
 
@@ -18,14 +23,15 @@
 #include "fenwick.h"
 #include "memory.h"
 
-#define LEAF_SLOTS 512
-#define SCAN_SLOTS 32
+#define LEAF_ENTRIES 512
+#define SCAN_ENTRIES 32
 #define RUN_START UINT32_C(0x80000000)
-#define SLOT_BITS UINT32_C(0x7fffffff)
+#define ENTRY_BITS UINT32_C(0x7fffffff)
 #define WORDS_MAX 5
 
 typedef struct {
     int64_t *rows;
+    uint32_t *slots; /* NULL: an entry is its slot */
     const uint8_t *arena;
     const uint32_t *offsets;
     int keys, words, runs;
@@ -52,25 +58,29 @@ typedef struct {
 } Place;
 
 static inline uint32_t *order_leaf(const Order *o, uint32_t leaf) {
-    return o->blocks + (size_t)o->leaf_block[leaf] * LEAF_SLOTS;
+    return o->blocks + (size_t)o->leaf_block[leaf] * LEAF_ENTRIES;
 }
 
-/* The row of a slot: the one place that would know about windows with fewer rows than slots. */
-static inline int64_t *order_row(const Order *o, uint32_t slot) {
-    return o->rows + (size_t)slot * (o->keys + 1);
+/* The slot of an entry's member. */
+static inline uint32_t order_slot(const Order *o, uint32_t entry) {
+    return o->slots ? o->slots[entry] : entry;
 }
 
-static inline const uint8_t *order_name(const Order *o, uint32_t slot, size_t *size) {
-    const uint8_t *stored = o->arena + o->offsets[slot];
+static inline int64_t *order_row(const Order *o, uint32_t entry) {
+    return o->rows + (size_t)entry * (o->keys + 1);
+}
+
+static inline const uint8_t *order_name(const Order *o, uint32_t entry, size_t *size) {
+    const uint8_t *stored = o->arena + o->offsets[order_slot(o, entry)];
     *size = stored[0];
     return stored + 1;
 }
 
-/* Fetch ahead what later events of a batch will read: a slot's row, and nearer by, its name. */
+/* Fetch ahead what later events of a batch will read: an entry's row, and nearer by, its name. */
 static inline void order_fetch(const Order *o, uint32_t soon, uint32_t sooner) {
     __builtin_prefetch(order_row(o, soon));
-    __builtin_prefetch(o->offsets + soon);
-    __builtin_prefetch(o->arena + o->offsets[sooner]);
+    __builtin_prefetch(o->offsets + order_slot(o, soon));
+    __builtin_prefetch(o->arena + o->offsets[order_slot(o, sooner)]);
 }
 
 static inline int compare_names(const uint8_t *a, size_t a_size, const uint8_t *b, size_t b_size) {
@@ -83,8 +93,8 @@ static inline int same_score(const Order *o, uint32_t a, uint32_t b) {
 }
 
 /* Tell whether an entry stands before the place that the probe asks for. */
-static inline int slot_before(const Order *o, uint32_t slot, const Probe *p) {
-    const int64_t *row = order_row(o, slot);
+static inline int entry_before(const Order *o, uint32_t entry, const Probe *p) {
+    const int64_t *row = order_row(o, entry);
     for (int i = 0; i < p->count; i++) {
         int64_t word = row[i] ^ o->masks[i];
         if (word != p->words[i])
@@ -92,7 +102,7 @@ static inline int slot_before(const Order *o, uint32_t slot, const Probe *p) {
     }
     if (p->name) {
         size_t size;
-        const uint8_t *name = order_name(o, slot, &size);
+        const uint8_t *name = order_name(o, entry, &size);
         int sign = compare_names(name, size, p->name, p->name_size);
         if (sign)
             return sign < 0;
@@ -105,15 +115,15 @@ static inline int leaf_before(const Order *o, uint32_t leaf, const Probe *p) {
     for (int i = 0; i < p->count; i++)
         if (first[i] != p->words[i])
             return first[i] < p->words[i];
-    return p->name ? slot_before(o, order_leaf(o, leaf)[0] & SLOT_BITS, p) : p->after_equals;
+    return p->name ? entry_before(o, order_leaf(o, leaf)[0] & ENTRY_BITS, p) : p->after_equals;
 }
 
-static inline Probe probe_slot(const Order *o, uint32_t slot, int after_equals) {
+static inline Probe probe_entry(const Order *o, uint32_t entry, int after_equals) {
     Probe p = {.count = o->words, .after_equals = after_equals};
-    const int64_t *row = order_row(o, slot);
+    const int64_t *row = order_row(o, entry);
     for (int i = 0; i < o->words; i++)
         p.words[i] = row[i] ^ o->masks[i];
-    p.name = order_name(o, slot, &p.name_size);
+    p.name = order_name(o, entry, &p.name_size);
     return p;
 }
 
@@ -136,13 +146,13 @@ static inline Place order_search(const Order *o, const Probe *p) {
     Place place = {leaves_before(o, p), 0};
     if (!place.leaf)
         return place;
-    const uint32_t *slots = order_leaf(o, --place.leaf);
+    const uint32_t *entries = order_leaf(o, --place.leaf);
     uint32_t low = 1, high = o->leaf_size[place.leaf];
     while (low < high) {
         uint32_t middle = (low + high) / 2;
-        __builtin_prefetch(order_row(o, slots[(low + middle) / 2] & SLOT_BITS));
-        __builtin_prefetch(order_row(o, slots[(middle + high) / 2] & SLOT_BITS));
-        if (slot_before(o, slots[middle] & SLOT_BITS, p))
+        __builtin_prefetch(order_row(o, entries[(low + middle) / 2] & ENTRY_BITS));
+        __builtin_prefetch(order_row(o, entries[(middle + high) / 2] & ENTRY_BITS));
+        if (entry_before(o, entries[middle] & ENTRY_BITS, p))
             low = middle + 1;
         else
             high = middle;
@@ -151,19 +161,19 @@ static inline Place order_search(const Order *o, const Probe *p) {
     return place;
 }
 
-/* The place of a slot that stands. Its leaf is scanned: 2 KiB in a row cost less than the nine
+/* The place of an entry that stands. Its leaf is scanned: 2 KiB in a row cost less than the nine
  * scattered rows that a binary search would read. */
-static inline Place order_find(const Order *o, uint32_t slot) {
-    Probe p = probe_slot(o, slot, 1);
+static inline Place order_find(const Order *o, uint32_t entry) {
+    Probe p = probe_entry(o, entry, 1);
     Place place = {leaves_before(o, &p) - 1, 0};
-    const uint32_t *slots = order_leaf(o, place.leaf);
-    for (uint32_t found = 0; place.offset < LEAF_SLOTS; place.offset += SCAN_SLOTS) {
-        for (uint32_t i = 0; i < SCAN_SLOTS; i++)
-            found |= (slots[place.offset + i] & SLOT_BITS) == slot;
+    const uint32_t *entries = order_leaf(o, place.leaf);
+    for (uint32_t found = 0; place.offset < LEAF_ENTRIES; place.offset += SCAN_ENTRIES) {
+        for (uint32_t i = 0; i < SCAN_ENTRIES; i++)
+            found |= (entries[place.offset + i] & ENTRY_BITS) == entry;
         if (found)
             break;
     }
-    while ((slots[place.offset] & SLOT_BITS) != slot)
+    while ((entries[place.offset] & ENTRY_BITS) != entry)
         place.offset++;
     return place;
 }
@@ -172,10 +182,10 @@ static inline uint64_t order_index(const Order *o, Place place) {
     return tree_sum(o->size_tree, place.leaf) + place.offset;
 }
 
-static inline uint32_t count_runs(const uint32_t *slots, uint32_t size) {
+static inline uint32_t count_runs(const uint32_t *entries, uint32_t size) {
     uint32_t runs = 0;
     for (uint32_t i = 0; i < size; i++)
-        runs += slots[i] >> 31;
+        runs += entries[i] >> 31;
     return runs;
 }
 

@@ -26,25 +26,29 @@ class Describe(Question, frozen=True):
     """Ask for the definition, the sequence and the members per open window."""
 
 
-class Top(Question, frozen=True):
-    """Ask for the first `limit` entries, or those after the cursor `after`."""
+class WindowQuestion(Question, frozen=True):
+    """The root of questions about one window: `period` as the query has it, and the revision."""
 
     period: str | None
+    revision: int | None
+
+
+class Top(WindowQuestion, frozen=True):
+    """Ask for the first `limit` entries, or those after the cursor `after`."""
+
     limit: int
     after: str | None
 
 
-class Member(Question, frozen=True):
+class Member(WindowQuestion, frozen=True):
     """Ask for one member's entry."""
 
-    period: str | None
     member: str
 
 
-class Around(Question, frozen=True):
+class Around(WindowQuestion, frozen=True):
     """Ask for the entries around a member, a position (1-based) or a score: exactly one is set."""
 
-    period: str | None
     member: str | None
     position: int | None
     score: str | None
@@ -52,17 +56,22 @@ class Around(Question, frozen=True):
     below: int
 
 
-class Rank(Question, frozen=True):
+class Rank(WindowQuestion, frozen=True):
     """Ask where a new member with `score` (keys joined by commas) would stand."""
 
-    period: str | None
     score: str
 
 
-class Digest(Question, frozen=True):
+class Digest(WindowQuestion, frozen=True):
     """Ask for the digest of a window's standings."""
 
-    period: str | None
+
+class Periods(Question, frozen=True):
+    """Ask for the windows that ever held an event, newest first, of one kind or of all."""
+
+    kind: str | None
+    limit: int
+    after: str | None
 
 
 class Submit(Question, frozen=True):
@@ -79,7 +88,7 @@ class Change(Question, frozen=True):
     body_packed: bool
 
 
-AnyQuestion = Describe | Top | Member | Around | Rank | Digest | Submit | Change
+AnyQuestion = Describe | Top | Member | Around | Rank | Digest | Periods | Submit | Change
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):

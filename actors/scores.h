@@ -44,9 +44,9 @@ static inline void add_value(const Order *o, const int64_t *old, uint8_t *flags,
 }
 
 /* Work out a member's row after one more event; returns whether it changed and improved. */
-static inline int next_row(const Order *o, int aggregation, uint32_t slot, uint8_t *flags,
+static inline int next_row(const Order *o, int aggregation, uint32_t entry, uint8_t *flags,
                            const int64_t *value, int64_t occurred_at, int64_t *row) {
-    const int64_t *old = order_row(o, slot);
+    const int64_t *old = order_row(o, entry);
     int keys = o->keys, first = !(*flags & STANDS);
     memcpy(row, value, sizeof(int64_t) * keys);
     row[keys] = occurred_at;
@@ -64,7 +64,7 @@ static inline int next_row(const Order *o, int aggregation, uint32_t slot, uint8
 
 /* Tell whether a batch keeps every sum within int64: by a bound, and exactly where that fails, by
  * adding in place and taking back. Wrapped sums wrap back, so each row ends as what it was. */
-static inline int sums_fit(const Order *o, uint64_t largest, const int *slots,
+static inline int sums_fit(const Order *o, uint64_t largest, const int *entries,
                            const int64_t *values, size_t count) {
     size_t done = 0;
     int fits = 1;
@@ -73,11 +73,11 @@ static inline int sums_fit(const Order *o, uint64_t largest, const int *slots,
     if (largest <= INT64_MAX)
         return 1;
     for (done = 0; fits && done < count; done++) {
-        int64_t *cell = order_row(o, slots[done / o->keys]) + done % o->keys;
+        int64_t *cell = order_row(o, entries[done / o->keys]) + done % o->keys;
         fits = !__builtin_add_overflow(*cell, values[done], cell);
     }
     while (done--) {
-        int64_t *cell = order_row(o, slots[done / o->keys]) + done % o->keys;
+        int64_t *cell = order_row(o, entries[done / o->keys]) + done % o->keys;
         *cell = (int64_t)((uint64_t)*cell - (uint64_t)values[done]);
     }
     return fits;
@@ -85,8 +85,8 @@ static inline int sums_fit(const Order *o, uint64_t largest, const int *slots,
 
 /* Tell whether a row that was loaded can be one: all 0 unless it stands, no unknown flags, and a
  * sum other than 0 has seen a value other than 0. */
-static inline int row_is_sound(const Order *o, int aggregation, uint32_t slot, uint8_t flags) {
-    const int64_t *row = order_row(o, slot);
+static inline int row_is_sound(const Order *o, int aggregation, uint32_t entry, uint8_t flags) {
+    const int64_t *row = order_row(o, entry);
     int scored = 0;
     for (int i = 0; i < o->keys; i++)
         scored |= row[i] != 0;
@@ -105,19 +105,28 @@ static inline uint64_t largest_key(const Order *o, const int64_t *row, uint64_t 
     return largest;
 }
 
+/* The two parts of a value in units of 10^-decimals, both with its sign; `unit` is 10^decimals. */
+static inline int64_t whole_part(int64_t value, int64_t unit) {
+    return value / unit;
+}
+
+static inline int64_t billionths(int64_t value, int64_t unit) {
+    return value % unit * (FRACTIONS / unit);
+}
+
 /* A hash of a member's name, score and achieved_at. A key enters as its whole part and billionths
  * (`units` is 10^decimals), so that 1.5 is 1.5 whatever the decimals. */
-static inline Hash128 digest_term(const Order *o, const int64_t *units, uint32_t slot) {
+static inline Hash128 digest_term(const Order *o, const int64_t *units, uint32_t entry) {
     static const uint8_t key[] = "ranknode ranking"; /* fixed: equal standings, equal digests */
     int64_t text[2 + 2 * WORDS_MAX + 32];
-    const int64_t *row = order_row(o, slot);
+    const int64_t *row = order_row(o, entry);
     size_t name_size, words = 0;
-    const uint8_t *name = order_name(o, slot, &name_size);
+    const uint8_t *name = order_name(o, entry, &name_size);
     text[words++] = o->keys;
     text[words++] = row[o->keys];
     for (int i = 0; i < o->keys; i++) {
-        text[words++] = row[i] / units[i];
-        text[words++] = row[i] % units[i] * (FRACTIONS / units[i]);
+        text[words++] = whole_part(row[i], units[i]);
+        text[words++] = billionths(row[i], units[i]);
     }
     memcpy(text + words, name, name_size);
     return siphash_128(key, (const uint8_t *)text, words * sizeof(int64_t) + name_size);

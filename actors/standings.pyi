@@ -14,6 +14,7 @@ class Standings:
         tie_rule: str,
         distinct: bool = False,
         decimals: tuple[int, ...] = (),
+        sparse: bool = False,
     ) -> None: ...
     def __len__(self) -> int: ...
     def __contains__(self, slot: int) -> bool: ...
@@ -45,5 +46,20 @@ class Standings:
         tie_rule: str,
         distinct: bool = False,
         decimals: tuple[int, ...] = (),
+        sparse: bool = False,
     ) -> Self: ...
+    def listing(self) -> list[tuple[str, bytes]]: ...
     def _check(self) -> None: ...
+
+def from_listing(
+    columns: Mapping[str, Buffer] | Iterable[tuple[str, Buffer]],
+    hash_key: bytes,
+    aggregation: str,
+    directions: tuple[str, ...],
+    tie_rule: str,
+    distinct: bool = False,
+    decimals: tuple[int, ...] = (),
+) -> tuple[Members, Standings]: ...
+def listing_digest(
+    columns: Mapping[str, Buffer] | Iterable[tuple[str, Buffer]], decimals: tuple[int, ...]
+) -> bytes: ...

@@ -1,38 +1,44 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """The standings of one window: each member's score, and who stands where.
 
-Owns a row per slot of `Members` (score keys, achieved_at, a byte of flags) and their order
-(order.h); applies the aggregation and tie rules. Knows nothing of events, logs, decimals beyond
-the digest, or time. 64-bit little-endian machines only.
+Owns rows (score keys, achieved_at, a byte of flags) and their order (order.h); applies the
+aggregation and tie rules. There is a row for each slot of `Members`, or in sparse standings, of
+windows that hold a part of the members, one for each member standing and a map from slots to rows
+(slot_map.h). Knows nothing of events, logs, decimals beyond the digests, or time. 64-bit
+little-endian machines only.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdlib cimport free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 cdef dict AGGREGATIONS = {
     "best": AGGREGATE_BEST, "sum": AGGREGATE_SUM, "latest": AGGREGATE_LATEST
 }
 cdef set COLUMNS = {"rows", "flags", "order", "digest"}
+cdef int64_t NO_ROW = -1
 
 
 cdef class Standings:
     """The ordered scores of one window over the slots of a board's `Members`.
 
-    Standings(members, aggregation, directions, tie_rule, distinct=False, decimals=()):
-    aggregation is 'best', 'sum' or 'latest'; directions hold 'asc' or 'desc' for each of 1 to 4
-    score keys; tie_rule is 'earliest', 'latest' or 'member'; distinct counts distinct scores, for
-    dense ranks; decimals (0 to 9 a key, all 0 if left out) only let the digest compare values
-    rather than their scaled integers. A score is a tuple of int64, times are int64 microseconds.
+    Standings(members, aggregation, directions, tie_rule, distinct=False, decimals=(),
+    sparse=False): aggregation is 'best', 'sum' or 'latest'; directions hold 'asc' or 'desc' for
+    each of 1 to 4 score keys; tie_rule is 'earliest', 'latest' or 'member'; distinct counts
+    distinct scores, for dense ranks; decimals (0 to 9 a key, all 0 if left out) only let the digest
+    compare values rather than their scaled integers; sparse standings take memory for the members
+    standing only, 9 to 12 bytes more for each of those, and answer the same. A score is a tuple of
+    int64, times are int64 microseconds.
 
     Change: `apply`, `remove`.
     A member: `in`, `score`, `achieved_at`, `index`.
     Places: `slot_at`, `page`, `better`, `better_distinct`, `place`, `seek`, `len()`.
     Compare and keep: `digest`, `dump`, `load`.
+    Seal: `listing`, and the functions `from_listing` and `listing_digest`.
     Look inside: `magnitude`, `nbytes`, `_check`.
 
     n is the number of members standing. A change costs O(log n) comparisons and a move within one
-    leaf of 512 slots, and now and then O(n / 512) for a split or merge.
+    leaf of 512 entries, and now and then O(n / 512) for a split or merge.
 
     >>> from array import array
     >>> from actors.members import Members
@@ -50,7 +56,7 @@ cdef class Standings:
 
     def __cinit__(
         self, Members members not None, str aggregation, tuple directions, str tie_rule,
-        bint distinct=False, tuple decimals=(),
+        bint distinct=False, tuple decimals=(), bint sparse=False,
     ):
         cdef int i
         if aggregation not in AGGREGATIONS:
@@ -74,8 +80,15 @@ cdef class Standings:
             self.order.masks[i] = -(directions[i] == "desc")
             self.units[i] = 10 ** decimals[i]
         self.order.masks[self.order.keys] = -self.latest_first
+        if sparse:
+            self.map = <SlotMap *>calloc(1, sizeof(SlotMap))
+            if self.map == NULL:
+                raise MemoryError
+            memcpy(&self.map.secret, members.names.key, sizeof(self.map.secret))
 
     def __dealloc__(self):
+        map_free(self.map)
+        free(self.order.slots)
         free(self.order.rows)
         free(self.flags)
         order_free(&self.order)
@@ -86,11 +99,13 @@ cdef class Standings:
         self.order.offsets = self.members.names.offsets
 
     cdef int _cover(self, uint64_t rows) except -1:
-        """Have a row for each slot below `rows`; new ones are 0 and do not stand."""
+        """Have so many rows; new ones are 0 and do not stand."""
         cdef uint64_t capacity = grown(self.capacity, rows), width = self.order.keys + 1
         if rows > self.capacity:
             if not (resize_array(&self.order.rows, capacity, width * sizeof(int64_t))
-                    and resize_array(&self.flags, capacity, 1)):
+                    and resize_array(&self.flags, capacity, 1)
+                    and (self.map == NULL
+                         or resize_array(&self.order.slots, capacity, sizeof(uint32_t)))):
                 raise MemoryError
             self.capacity = capacity
         if rows > self.rows:
@@ -103,18 +118,24 @@ cdef class Standings:
     def __len__(self):
         return self.order.members
 
+    cdef int64_t _find(self, int64_t slot) noexcept nogil:
+        """Return the row of a member that stands, or NO_ROW."""
+        if self.map != NULL:
+            return map_row(self.map, self.order.slots, slot) if 0 <= slot <= ENTRY_BITS else NO_ROW
+        return slot if 0 <= slot < <int64_t>self.rows and self.flags[slot] & STANDS else NO_ROW
+
     def __contains__(self, slot):
-        cdef int64_t number = slot
-        return 0 <= number < <int64_t>self.rows and bool(self.flags[number] & STANDS)
+        return self._find(slot) != NO_ROW
 
     cdef uint32_t _standing(self, slot) except? 0xffffffff:
-        if slot not in self:
+        cdef int64_t entry = self._find(slot)
+        if entry == NO_ROW:
             raise KeyError(slot)
         self._look()
-        return slot
+        return entry
 
-    cdef tuple _score(self, uint32_t slot):
-        cdef const int64_t *row = order_row(&self.order, slot)
+    cdef tuple _score(self, uint32_t entry):
+        cdef const int64_t *row = order_row(&self.order, entry)
         return tuple([row[i] for i in range(self.order.keys)])
 
     def score(self, slot):
@@ -134,7 +155,8 @@ cdef class Standings:
         if not 0 <= index < <Py_ssize_t>self.order.members:
             raise IndexError(f"no entry has index {index}")
         cdef Place place = order_select(&self.order, index)
-        return order_leaf(&self.order, place.leaf)[place.offset] & SLOT_BITS
+        return order_slot(
+            &self.order, order_leaf(&self.order, place.leaf)[place.offset] & ENTRY_BITS)
 
     def page(self, Py_ssize_t index, Py_ssize_t count):
         """Return (name, score, achieved_at) of up to `count` entries from a 0-based place on.
@@ -143,7 +165,7 @@ cdef class Standings:
         """
         cdef list entries = []
         cdef Place place
-        cdef uint32_t slot
+        cdef uint32_t entry
         cdef size_t size
         cdef const uint8_t *name
         if index < 0 or count < 0:
@@ -155,12 +177,12 @@ cdef class Standings:
         for _ in range(min(count, <Py_ssize_t>self.order.members - index)):
             if place.offset == self.order.leaf_size[place.leaf]:
                 place.leaf, place.offset = place.leaf + 1, 0
-            slot = order_leaf(&self.order, place.leaf)[place.offset] & SLOT_BITS
-            name = order_name(&self.order, slot, &size)
+            entry = order_leaf(&self.order, place.leaf)[place.offset] & ENTRY_BITS
+            name = order_name(&self.order, entry, &size)
             entries.append((
                 PyBytes_FromStringAndSize(<const char *>name, size),
-                self._score(slot),
-                order_row(&self.order, slot)[self.order.keys],
+                self._score(entry),
+                order_row(&self.order, entry)[self.order.keys],
             ))
             place.offset += 1
         return entries
@@ -225,9 +247,9 @@ cdef class Standings:
         counted. O(log n) an event.
         """
         cdef Py_ssize_t i, n = slots.shape[0]
-        cdef int keys = self.order.keys, outcome
-        cdef int64_t row[WORDS_MAX]
-        if values.shape[0] != n * keys or occurred_at.shape[0] != n:
+        cdef bytes improved
+        cdef int *rows
+        if values.shape[0] != n * self.order.keys or occurred_at.shape[0] != n:
             raise ValueError("each event needs a slot, a value per score key and a time")
         for i in range(n):
             if slots[i] < 0 or slots[i] >= <int64_t>self.members.count:
@@ -235,48 +257,99 @@ cdef class Standings:
         if self.dumping:
             raise RuntimeError("the standings are being dumped")
         self._look()
-        self._cover(self.members.count)
-        if self.aggregation == AGGREGATE_SUM and not sums_fit(
-            &self.order, self.largest, &slots[0], &values[0], n * keys
-        ):
-            raise OverflowError("a sum leaves the range of 64-bit integers")
-        cdef bytes improved = PyBytes_FromStringAndSize(NULL, n)
-        cdef char *out = PyBytes_AS_STRING(improved)
-        for i in range(n):
-            if i + 8 < n:
-                order_fetch(&self.order, slots[i + 8], slots[i + 4])
-            outcome = next_row(
-                &self.order, self.aggregation, slots[i], self.flags + slots[i],
-                &values[i * keys], occurred_at[i], row,
-            )
-            if outcome & CHANGED:
-                self._move(slots[i], row)
-            out[i] = (outcome & IMPROVED) != 0
+        improved = PyBytes_FromStringAndSize(NULL, n)
+        if self.map == NULL:
+            self._cover(self.members.count)
+            self._count(&slots[0], n, &values[0], &occurred_at[0], PyBytes_AS_STRING(improved))
+            return improved
+        rows = <int *>malloc((n + 1) * sizeof(int))
+        if rows == NULL:
+            raise MemoryError
+        try:
+            if not map_rows(self.map, self.order.slots, &slots[0], n, rows):
+                self._admit(&slots[0], n, rows)
+            self._count(rows, n, &values[0], &occurred_at[0], PyBytes_AS_STRING(improved))
+        finally:
+            free(rows)
+            while self.rows and not self.flags[self.rows - 1] & STANDS:
+                self._release(self.rows - 1)
         return improved
 
-    cdef int _move(self, uint32_t slot, const int64_t *row) except -1:
+    cdef int _admit(self, const int *slots, Py_ssize_t n, int *rows) except -1:
+        """Give each slot of a batch that has no row the next one."""
+        cdef Py_ssize_t i
+        for i in range(n):
+            if rows[i] < 0:
+                rows[i] = <int>map_row(self.map, self.order.slots, slots[i])
+            if rows[i] < 0:
+                if not map_reserve(self.map, self.order.slots, slots[i]):
+                    raise MemoryError
+                rows[i] = <int>self.rows
+                self._cover(self.rows + 1)
+                self.order.slots[rows[i]] = slots[i]
+                map_add(self.map, slots[i], rows[i])
+        return 0
+
+    cdef void _release(self, uint32_t entry) noexcept nogil:
+        """Give up a row of sparse standings that no longer stands; the last takes its number."""
+        cdef uint32_t last = <uint32_t>self.rows - 1
+        map_drop(self.map, self.order.slots, self.order.slots[entry])
+        if entry != last:
+            map_cell(self.map, self.order.slots, self.order.slots[last])[0] = entry + 1
+            order_renumber(&self.order, last, entry)
+            self.flags[entry] = self.flags[last]
+        self.rows = last
+
+    cdef int _count(
+        self, const int *rows, Py_ssize_t n, const int64_t *values, const int64_t *occurred_at,
+        char *improved,
+    ) except -1:
+        """Count events of members whose rows are known, as `apply` says."""
+        cdef Py_ssize_t i
+        cdef int keys = self.order.keys, outcome
+        cdef int64_t row[WORDS_MAX]
+        if self.aggregation == AGGREGATE_SUM and not sums_fit(
+            &self.order, self.largest, rows, values, n * keys
+        ):
+            raise OverflowError("a sum leaves the range of 64-bit integers")
+        for i in range(n):
+            if i + 8 < n:
+                order_fetch(&self.order, rows[i + 8], rows[i + 4])
+            outcome = next_row(
+                &self.order, self.aggregation, rows[i], self.flags + rows[i],
+                values + i * keys, occurred_at[i], row,
+            )
+            if outcome & CHANGED:
+                self._move(rows[i], row)
+            improved[i] = (outcome & IMPROVED) != 0
+        return 0
+
+    cdef int _move(self, uint32_t entry, const int64_t *row) except -1:
         """Give a member its new row and place; room is made before anything changes."""
         if not order_reserve(&self.order, 1):
             raise MemoryError
-        if self.flags[slot] & STANDS:
-            sum_subtract(&self.sum, digest_term(&self.order, self.units, slot))
-            order_remove(&self.order, slot)
-        memcpy(order_row(&self.order, slot), row, (self.order.keys + 1) * sizeof(int64_t))
-        self.flags[slot] |= STANDS
-        order_insert(&self.order, slot)
-        sum_add(&self.sum, digest_term(&self.order, self.units, slot))
+        if self.flags[entry] & STANDS:
+            sum_subtract(&self.sum, digest_term(&self.order, self.units, entry))
+            order_remove(&self.order, entry)
+        memcpy(order_row(&self.order, entry), row, (self.order.keys + 1) * sizeof(int64_t))
+        self.flags[entry] |= STANDS
+        order_insert(&self.order, entry)
+        sum_add(&self.sum, digest_term(&self.order, self.units, entry))
         self.largest = largest_key(&self.order, row, self.largest)
         return 0
 
     def remove(self, slot):
         """Take a member out, as if it had no events; KeyError if it does not stand. O(log n)."""
-        cdef uint32_t number = self._standing(slot)
+        cdef uint32_t entry = self._standing(slot)
         if self.dumping:
             raise RuntimeError("the standings are being dumped")
-        sum_subtract(&self.sum, digest_term(&self.order, self.units, number))
-        order_remove(&self.order, number)
-        memset(order_row(&self.order, number), 0, (self.order.keys + 1) * sizeof(int64_t))
-        self.flags[number] = 0
+        sum_subtract(&self.sum, digest_term(&self.order, self.units, entry))
+        order_remove(&self.order, entry)
+        if self.map != NULL:
+            self._release(entry)
+        else:
+            memset(order_row(&self.order, entry), 0, (self.order.keys + 1) * sizeof(int64_t))
+            self.flags[entry] = 0
 
     @property
     def digest(self):
@@ -292,97 +365,56 @@ cdef class Standings:
     def nbytes(self):
         """The bytes allocated, this object and the members apart."""
         cdef uint64_t row = 8 * <uint64_t>(self.order.keys + 1) + 1
-        return self.capacity * row + order_bytes(&self.order)
+        if self.map == NULL:
+            return self.capacity * row + order_bytes(&self.order)
+        return self.capacity * (row + 4) + order_bytes(&self.order) + map_bytes(self.map)
 
     def dump(self):
         """Return [(column, bytes)] that `load` takes; copied without the GIL. O(n).
 
         Until it returns, a change by another thread is refused with RuntimeError.
         """
-        cdef size_t row = (self.order.keys + 1) * sizeof(int64_t), done = 0
-        cdef bytes rows = PyBytes_FromStringAndSize(NULL, self.rows * row)
-        cdef bytes flags = PyBytes_FromStringAndSize(NULL, self.rows)
-        cdef bytes order = PyBytes_FromStringAndSize(NULL, self.order.members * 4)
-        cdef char *rows_to = PyBytes_AS_STRING(rows)
-        cdef char *flags_to = PyBytes_AS_STRING(flags)
-        cdef uint32_t *order_to = <uint32_t *>PyBytes_AS_STRING(order)
-        cdef uint32_t leaf, i
-        self.dumping += 1
-        with nogil:
-            if self.rows:
-                memcpy(rows_to, self.order.rows, self.rows * row)
-                memcpy(flags_to, self.flags, self.rows)
-            for leaf in range(self.order.leaf_count):
-                for i in range(self.order.leaf_size[leaf]):
-                    order_to[done + i] = order_leaf(&self.order, leaf)[i] & SLOT_BITS
-                done += self.order.leaf_size[leaf]
-        self.dumping -= 1
-        return [("rows", rows), ("flags", flags), ("order", order), ("digest", self.digest)]
+        return copy_columns(self)
+
+    def listing(self):
+        """Return [(column, bytes)] in rank order that `from_listing` takes. O(n).
+
+        What the columns hold stands in listing.h. Until it returns, a change of these standings by
+        another thread is refused with RuntimeError; their members may go on growing, and other
+        standings changing: rows are copied without the GIL, names under it, because interning
+        moves them, in slices of 2,048 entries (a fraction of a millisecond each).
+        """
+        return list_entries(self)
 
     @classmethod
     def load(
-        cls, columns, members, aggregation, directions, tie_rule, distinct=False, decimals=()
+        cls, columns, members, aggregation, directions, tie_rule, distinct=False, decimals=(),
+        sparse=False,
     ):
         """Make the standings that a dump holds; ValueError if it is none, or not of these rules.
 
         columns is what `dump` returned, or a mapping of the same; the rest is what the
-        constructor takes. Leaves are filled to nine tenths. O(n).
+        constructor takes. Leaves are filled to nine tenths. Until it returns, a change of the
+        members by another thread is refused with RuntimeError. O(n).
         """
         cdef Standings standings = cls(
-            members, aggregation, directions, tie_rule, distinct, decimals)
+            members, aggregation, directions, tie_rule, distinct, decimals, sparse)
         cdef dict parts = dict(columns)
-        if set(parts) != COLUMNS:
-            raise ValueError("the columns are not those of a dump of standings")
-        standings._restore(parts["rows"], parts["flags"])
-        standings._restore_order(parts["order"])
+        cdef const uint8_t[::1] order
+        if set(parts) != (COLUMNS | {"slots"} if sparse else COLUMNS):
+            raise ValueError("the columns are not those of a dump of such standings")
+        order = parts["order"]
+        restore(standings, parts["rows"], parts["flags"], parts.get("slots", b""),
+                &order[0], order.shape[0])
         if standings.digest != bytes(parts["digest"]):
             raise ValueError("the standings differ from their digest")
         return standings
-
-    cdef int _restore(self, const uint8_t[::1] rows, const uint8_t[::1] flags) except -1:
-        """Take over the rows, check each on its own, and sum up what the whole of them give."""
-        cdef uint32_t slot
-        cdef uint64_t count = flags.shape[0], row = 8 * <uint64_t>(self.order.keys + 1)
-        if count > self.members.count:
-            raise ValueError("there are more rows than members")
-        if <uint64_t>rows.shape[0] != count * row:
-            raise ValueError("a column's length is not that of its rows")
-        self._look()
-        self._cover(count)
-        if count:
-            memcpy(self.order.rows, &rows[0], count * row)
-            memcpy(self.flags, &flags[0], count)
-        for slot in range(self.rows):
-            if not row_is_sound(&self.order, self.aggregation, slot, self.flags[slot]):
-                raise ValueError(f"slot {slot} has flags that do not fit its score")
-            if self.flags[slot] & STANDS:
-                self.order.members += 1
-                self.largest = largest_key(&self.order, order_row(&self.order, slot), self.largest)
-                sum_add(&self.sum, digest_term(&self.order, self.units, slot))
-        return 0
-
-    cdef int _restore_order(self, const uint8_t[::1] order) except -1:
-        """Fill the order: one that rises and has as many slots as stand has each of them once."""
-        cdef uint64_t n = order.shape[0] // 4, i
-        cdef uint32_t slot
-        if n != self.order.members or order.shape[0] % 4:
-            raise ValueError("the order has not one entry for each member standing")
-        for i in range(n):
-            memcpy(&slot, &order[i * 4], 4)
-            if slot >= self.rows or not self.flags[slot] & STANDS:
-                raise ValueError(f"the order names slot {slot}, which does not stand")
-        if not order_reserve(&self.order, n // LEAF_LOADED + 1):
-            raise MemoryError
-        i = order_fill(&self.order, &order[0], n)
-        if i < n:
-            raise ValueError(f"entry {i} of the order is out of place")
-        return 0
 
     def _check(self):
         """Assert every invariant. O(n)."""
         cdef Order *order = &self.order
         cdef Place place
-        cdef uint32_t slot
+        cdef uint32_t entry, slot
         cdef uint64_t standing = 0
         cdef Hash128 total = Hash128(0, 0)
         self._look()
@@ -390,11 +422,20 @@ cdef class Standings:
         assert order.leaf_count <= min(order.block_count, order.leaf_capacity)
         assert len({order.leaf_block[place.leaf] for place.leaf in range(order.leaf_count)}) == (
             order.leaf_count), "no two leaves share a block"
-        for slot in range(self.rows):
-            standing += self.flags[slot] & STANDS
-            assert row_is_sound(order, self.aggregation, slot, self.flags[slot])
-            if self.flags[slot] & STANDS:
-                sum_add(&total, digest_term(order, self.units, slot))
+        if self.map:
+            assert self.rows == order.members, "each row stands"
+            assert map_is_sound(self.map, order.slots, self.rows), "each slot leads to its row"
+        for entry in range(self.rows):
+            standing += self.flags[entry] & STANDS
+            assert row_is_sound(order, self.aggregation, entry, self.flags[entry])
+            if self.flags[entry] & STANDS:
+                slot = order_slot(order, entry)
+                assert slot < self.members.count
+                sum_add(&total, digest_term(order, self.units, entry))
                 assert self.slot_at(self.index(slot)) == slot, "an index leads back to its slot"
-        assert standing == order.members and order_is_sound(order), "the order is one of slots"
+        assert standing == order.members and order_is_sound(order), "the order is one of entries"
         assert total.low == self.sum.low and total.high == self.sum.high, "the digest is kept"
+
+
+include "dump.pxi"
+include "listing.pxi"

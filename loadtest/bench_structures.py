@@ -14,7 +14,7 @@ from time import perf_counter
 
 from actors.keyset import KeySet
 from actors.members import Members
-from actors.standings import Standings
+from actors.standings import Standings, from_listing, listing_digest
 
 SECRET = b"a secret of 16 b"
 NAME_BYTES = 24
@@ -37,6 +37,7 @@ class Bench:
         self.names = [self.draw.randbytes(NAME_BYTES // 2).hex().encode() for _ in range(size)]
         self.members = Members(SECRET)
         self.standings = Standings(self.members, *RULES)
+        self.sparse = Standings(self.members, *RULES, sparse=True)
         self.sequence = 1
         for batch in self.batches():
             self.count(batch, 1_000_000)
@@ -46,8 +47,8 @@ class Bench:
         for start in range(0, len(self.names), BATCH):
             yield self.names[start : start + BATCH]
 
-    def count(self, batch: list[bytes], value_max: int) -> float:
-        """Record and apply one event of each name; returns the seconds."""
+    def count(self, batch: list[bytes], value_max: int, in_sparse: bool = False) -> float:
+        """Record and apply one event of each name, also in the sparse window; returns seconds."""
         ends, blob = columns(batch)
         values = array("q", [self.draw.randrange(value_max) for _ in batch])
         times = array("q", [self.draw.randrange(1 << 50) for _ in batch])
@@ -55,6 +56,8 @@ class Bench:
         started = perf_counter()
         slots = self.members.record(ends, blob, previous, self.sequence)
         self.standings.apply(slots, values, times)
+        if in_sparse:
+            self.sparse.apply(slots, values, times)
         elapsed = perf_counter() - started
         self.sequence += len(batch)
         return elapsed
@@ -77,11 +80,27 @@ class Bench:
             self.standings.apply(slot, value, time)
         return (perf_counter() - started) / CALLS * 1e6
 
-    def batch_us(self) -> float:
+    def batch_us(self, in_sparse: bool = False) -> float:
         """Microseconds an event to record and apply batches of known members."""
         rounds = 50
         picks = [self.draw.choices(self.names, k=BATCH) for _ in range(rounds)]
-        return sum(self.count(pick, 4_000_000) for pick in picks) / (rounds * BATCH) * 1e6
+        seconds = sum(self.count(pick, 4_000_000, in_sparse) for pick in picks)
+        return seconds / (rounds * BATCH) * 1e6
+
+    def fill_sparse(self) -> float:
+        """Have everyone play in the sparse window, too; returns microseconds an event."""
+        seconds = sum(self.count(batch, 4_000_000, True) for batch in self.batches())
+        return seconds / len(self.names) * 1e6
+
+    def seal_and_open_s(self) -> tuple[float, float, float]:
+        """Seconds to list the sparse window, to digest the listing, and to make it standings."""
+        started = perf_counter()
+        listing = self.sparse.listing()
+        made = perf_counter()
+        listing_digest(listing, (0,))
+        digested = perf_counter()
+        from_listing(listing, SECRET, *RULES)
+        return made - started, digested - made, perf_counter() - digested
 
     def dump_and_load_s(self) -> tuple[float, float]:
         """Seconds to dump, and to load, both structures."""
@@ -118,6 +137,8 @@ def main() -> None:
     members, standings = bench.members.nbytes, bench.standings.nbytes
     rank, update, batch = bench.rank_us(), bench.update_us(), bench.batch_us()
     dump, load = bench.dump_and_load_s()
+    filling, in_both = bench.fill_sparse(), bench.batch_us(in_sparse=True)
+    listing, digesting, opening = bench.seal_and_open_s()
     key_bytes, key_add, key_find = keys_figures(bench)
     print(f"| with {options.members:,} members of {NAME_BYTES} bytes | |\n|---|---|")
     print(f"| Members, bytes a member | {members / options.members:.1f} |")
@@ -127,6 +148,11 @@ def main() -> None:
     print(f"| update: apply one event | {update:.2f} µs |")
     print(f"| record and apply, in batches of {BATCH:,} | {batch:.2f} µs an event |")
     print(f"| dump, load both | {dump:.3f} s, {load:.3f} s |")
+    print(f"| sparse Standings, bytes a member | {bench.sparse.nbytes / options.members:.1f} |")
+    print(f"| record, apply to both, first in the sparse one | {filling:.2f} µs an event |")
+    print(f"| record, apply to both, in batches of {BATCH:,} | {in_both:.2f} µs an event |")
+    print(f"| listing, its digest | {listing:.3f} s, {digesting:.3f} s |")
+    print(f"| from_listing | {opening:.3f} s |")
     print(f"| KeySet, bytes a key | {key_bytes:.1f} |")
     print(f"| KeySet, add and find in batches | {key_add:.0f} ns, {key_find:.0f} ns a key |")
     print("\n| members | rank, µs | update, µs | batch, µs an event |\n|---|---|---|---|")

@@ -14,11 +14,13 @@ from typing import Any
 
 from actors import queries
 from actors.board import Board
+from actors.counting import Window
 from actors.definition import Definition, apply_changes, parse_definition
 from actors.errors import Refusal
 from actors.intake import Plan, plan, settle
 from actors.logged_board import BoardOptions, LoggedBoard, create_board
 from actors.questions import Question, Reply, Submit
+from actors.standings import listing_digest
 from actors.submission import parse_submission
 from persistence.event_log import EventLog, LogOptions, MemoryEventLog
 from persistence.records import DefinitionRecord, Record, WindowOpenedRecord
@@ -63,11 +65,29 @@ def event(member: str = "ada", value: Any = 1, key: str = "k", **rest: Any) -> d
     return {"member": member, "value": value, "idempotency_key": key} | rest
 
 
+class Unsealed:
+    """Closed windows that stay in memory."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+
+    def standings(self, window: str) -> Window | None:
+        return self.board.unsealed.get(window)
+
+    def is_missing(self, window: str) -> bool:
+        return False
+
+    def digest(self, window: str) -> str | None:
+        columns = self.board.unsealed[window].standings.listing()
+        return listing_digest(columns, self.board.definition.decimals).hex()
+
+
 class MemoryBoard:
     """A board over a log in memory, with the same three steps as a LoggedBoard."""
 
     def __init__(self, definition: Definition | None = None, hash_key: bytes = bytes(16)) -> None:
         self.board = Board()
+        self.archives = Unsealed(self.board)
         self.log = MemoryEventLog()
         records: list[Record] = [
             DefinitionRecord(
@@ -173,15 +193,26 @@ def read(reply: Reply) -> dict[str, Any]:
     return exact(reply.body)
 
 
+def score_of(cells: Any) -> tuple[Decimal, ...]:
+    """Read an answer's score, a number or a list of them."""
+    return tuple(map(Decimal, cells if isinstance(cells, list) else [cells]))
+
+
+def entry_of(entry: dict[str, Any]) -> tuple[int, int, str, tuple[Decimal, ...], int]:
+    """Read an answer's entry as the model gives it."""
+    score, achieved_at_us = score_of(entry["score"]), instant(entry["achieved_at"])
+    return entry["rank"], entry["position"], entry["member"], score, achieved_at_us
+
+
 def ask(host: Host, question: Question) -> dict[str, Any]:
     """Ask a board; a refusal is raised."""
-    return exact(queries.answer(host.board, question))
+    return exact(queries.answer(host.board, host.archives, question))
 
 
 def refusal_of(host: Host, question: Question) -> Refusal:
     """Ask what is refused, and return the refusal."""
     try:
-        queries.answer(host.board, question)
+        queries.answer(host.board, host.archives, question)
     except Refusal as refusal:
         return refusal
     raise AssertionError(f"{question} was answered")

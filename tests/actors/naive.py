@@ -5,6 +5,16 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Iterable
+from typing import Any
+
+from actors.members import Members
+from actors.standings import Standings, from_listing
+
+SECRET = b"a secret of 16 b"
+CROWD = 1_600
+AGGREGATIONS = ("best", "sum", "latest")
+TIE_RULES = ("earliest", "latest", "member")
+NAMES = [b"%04x" % (number * 40_503 % 65_536) for number in range(CROWD)]
 
 Score = tuple[int, ...]
 Entry = tuple[bytes, Score, int]
@@ -97,3 +107,94 @@ class NaiveStandings:
         """Return the index of the first entry after a key of the order."""
         wanted = self.order_key((name, score, achieved_at))
         return sum(self.order_key(entry) <= wanted for entry in self.order())
+
+
+class Pair:
+    """The structure under test and its naive model, fed with the same events."""
+
+    def __init__(
+        self,
+        aggregation: str,
+        directions: tuple[str, ...],
+        tie_rule: str,
+        distinct: bool = True,
+        sparse: bool = False,
+    ) -> None:
+        self.rules: dict[str, Any] = {
+            "aggregation": aggregation, "directions": directions, "tie_rule": tie_rule,
+            "distinct": distinct, "sparse": sparse,
+        }  # fmt: skip
+        self.members = Members(SECRET)
+        self.real = Standings(self.members, **self.rules)
+        self.naive = NaiveStandings(aggregation, directions, tie_rule)
+        self.sequence = 1
+
+    def feed(self, events: list[tuple[bytes, Score, int]]) -> tuple[array[int], array[int], Any]:
+        ends, blob = columns(name for name, _, _ in events)
+        previous = self.members.plan(ends, blob, self.sequence)
+        slots = self.members.record(ends, blob, previous, self.sequence)
+        self.sequence += len(events)
+        values = array("q", [key for _, value, _ in events for key in value])
+        return slots, values, array("q", [occurred_at for _, _, occurred_at in events])
+
+    def apply(self, events: list[tuple[bytes, Score, int]]) -> None:
+        improved = self.real.apply(*self.feed(events))
+        assert list(improved) == [self.naive.apply(*event) for event in events]
+
+    def reload(self) -> None:
+        digest = self.real.digest
+        self.members = Members.load(self.members.dump(), SECRET)
+        self.real = Standings.load(self.real.dump(), self.members, **self.rules)
+        assert self.real.digest == digest
+
+    def remove(self, name: bytes) -> None:
+        self.real.remove(self.members.find(name))
+        self.naive.remove(name)
+
+    def compare(self) -> None:
+        order = self.naive.order()
+        assert len(self.real) == len(order)
+        assert self.real.page(0, len(order) + 1) == order
+        for index, (name, score, achieved_at) in enumerate(order):
+            slot = self.members.find(name)
+            assert self.real.index(slot) == index
+            assert self.real.slot_at(index) == slot
+            assert self.real.score(slot) == score
+            assert self.real.achieved_at(slot) == achieved_at
+
+    def compare_listing(self) -> None:
+        """Assert that the standings list the model's order, and that their listing gives them."""
+        listing = dict(self.real.listing())
+        order = self.naive.order()
+        ends, names = columns(name for name, _, _ in order)
+        assert (listing["ends"], listing["names"]) == (ends.tobytes(), names)
+        rows = [number for _, score, achieved_at in order for number in (*score, achieved_at)]
+        assert listing["rows"] == array("q", rows).tobytes()
+        rules = {name: rule for name, rule in self.rules.items() if name != "sparse"}
+        members, sealed = from_listing(listing, SECRET, **rules)
+        members._check()
+        sealed._check()
+        assert sealed.page(0, len(order) + 1) == order
+        assert (sealed.digest, sealed.listing()) == (self.real.digest, self.real.listing())
+        assert sealed.magnitude <= self.real.magnitude
+
+    def compare_score(self, score: Score, achieved_at: int, name: bytes) -> None:
+        assert self.real.better(score) == self.naive.better(score)
+        assert self.real.place(score) == self.naive.place(score)
+        sought = self.real.seek(score, achieved_at, name)
+        assert sought == self.naive.seek(score, achieved_at, name)
+        if self.rules["distinct"]:
+            assert self.real.better_distinct(score) == self.naive.better_distinct(score)
+
+
+def crowd(seed: int, count: int, keys: int, spread: int) -> list[tuple[bytes, Score, int]]:
+    """Draw events of many members with few scores and times."""
+    draw = seeded(seed)
+    return [
+        (
+            draw.choice(NAMES),
+            tuple(draw.randrange(-spread, spread) for _ in range(keys)),
+            draw.randrange(4),
+        )
+        for _ in range(count)
+    ]

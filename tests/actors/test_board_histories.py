@@ -21,7 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from actors.logged_board import BoardOptions, LoggedBoard, verify
+from actors.logged_board import BoardOptions, LoggedBoard
+from actors.offline import verify
 from actors.questions import Around, Change, Digest, Member, Rank, Submit, Top
 from actors.submission import parse_submission
 from persistence.event_log import LogOptions
@@ -30,14 +31,15 @@ from tests.actors.board_harness import (
     NOW_US,
     ask,
     at,
-    instant,
+    entry_of,
     on_disk,
     read,
     refusal_of,
     replayed,
+    score_of,
     settled,
 )
-from tests.actors.naive_board import NaiveBoard, Outcome, Score, Sent
+from tests.actors.naive_board import NaiveBoard, Outcome, Sent
 
 # Few events a segment, so that a short history crosses several.
 OPTIONS = BoardOptions(
@@ -111,17 +113,6 @@ drawn_requests = st.fixed_dictionaries(
         "packed": st.booleans(),
     }
 )
-
-
-def score_of(cells: Any) -> Score:
-    """Read an answer's score, a number or a list of them."""
-    return tuple(map(Decimal, cells if isinstance(cells, list) else [cells]))
-
-
-def entry_of(entry: dict[str, Any]) -> tuple[int, int, str, Score, int]:
-    """Read an answer's entry as the model gives it."""
-    score, achieved_at_us = score_of(entry["score"]), instant(entry["achieved_at"])
-    return entry["rank"], entry["position"], entry["member"], score, achieved_at_us
 
 
 class BoardMachine(RuleBasedStateMachine):
@@ -260,7 +251,7 @@ class BoardMachine(RuleBasedStateMachine):
         self.model.change(changes)
         if record is not None:
             self.host.commit([record])
-            self.host.apply_definition(record)
+            self.host.apply_all([record])
         self.model.clock(self.now_us)
 
     # Keeping
@@ -304,7 +295,7 @@ class BoardMachine(RuleBasedStateMachine):
     def _page_through(self, limit: int) -> None:
         entries, after = [], None
         while True:
-            page = ask(self.host, Top(False, self.now_us, "all_time", limit, after))
+            page = ask(self.host, Top(False, self.now_us, "all_time", None, limit, after))
             entries += map(entry_of, page["entries"])
             after = page["next"]
             if after is None:
@@ -314,8 +305,8 @@ class BoardMachine(RuleBasedStateMachine):
 
     def _ask_about_member(self, member: str, above: int, below: int) -> None:
         index = self.model.index_of(member)
-        alone = Member(False, self.now_us, None, member)
-        around = Around(False, self.now_us, None, member, None, None, above, below)
+        alone = Member(False, self.now_us, None, None, member)
+        around = Around(False, self.now_us, None, None, member, None, None, above, below)
         if index is None:
             assert refusal_of(self.host, alone).code == "member_not_found"
             assert refusal_of(self.host, around).code == "member_not_found"
@@ -327,7 +318,7 @@ class BoardMachine(RuleBasedStateMachine):
         assert entries == self.model.around(index, above, below)
 
     def _ask_around_position(self, position: int, above: int, below: int) -> None:
-        question = Around(False, self.now_us, None, None, position, None, above, below)
+        question = Around(False, self.now_us, None, None, None, position, None, above, below)
         entries = list(map(entry_of, ask(self.host, question)["entries"]))
         assert entries == self.model.around(position - 1, above, below)
 
@@ -335,9 +326,9 @@ class BoardMachine(RuleBasedStateMachine):
         texts = texts[: len(self.model.definition["score"])]
         score = tuple(map(Decimal, texts))
         index = self.model.index_of_newcomer(score)
-        answer = ask(self.host, Rank(False, self.now_us, None, ",".join(texts)))
+        answer = ask(self.host, Rank(False, self.now_us, None, None, ",".join(texts)))
         assert (answer["position"], answer["rank"]) == (index + 1, self.model.rank(index, score))
-        around = Around(False, self.now_us, None, None, None, ",".join(texts), 1, 1)
+        around = Around(False, self.now_us, None, None, None, None, ",".join(texts), 1, 1)
         entries = list(map(entry_of, ask(self.host, around)["entries"]))
         assert entries == self.model.around(index, 1, 1)
 
@@ -345,11 +336,11 @@ class BoardMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.host is not None)
     def agree(self) -> None:
         """Live state, replayed state and the model are one; equal standings, equal digests."""
-        answer = ask(self.host, Top(False, self.now_us, None, 1_000, None))
+        answer = ask(self.host, Top(False, self.now_us, None, None, 1_000, None))
         assert list(map(entry_of, answer["entries"])) == self.model.entries(0, len(MEMBERS))
         assert (answer["next"], answer["members"]) == (None, len(self.model.order()))
         assert answer["sequence"] == self.model.sequence
-        digest = ask(self.host, Digest(False, self.now_us, None))["digest"]
+        digest = ask(self.host, Digest(False, self.now_us, None, None))["digest"]
         places = frozenset(self.model.order())
         assert self.digests.setdefault(digest, places) == places
         assert len(set(self.digests.values())) == len(self.digests)

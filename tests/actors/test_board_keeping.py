@@ -24,7 +24,7 @@ __all__ = ["directory"]
 async def snapshot_written(actor: BoardActor) -> None:
     """Return when the snapshot that the last write made due is written, or has failed."""
     await actor._writing
-    await actor._snapshot
+    await actor._keeper._snapshot
 
 
 def test_a_snapshot_stops_neither_reads_nor_writes(directory):

@@ -10,15 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors import logged_board
+from actors import listing, logged_board
 from actors.definition import from_record
-from actors.logged_board import (
-    LoggedBoard,
-    create_board,
-    read_events,
-    read_listing,
-    verify,
-)
+from actors.listing import read_listing
+from actors.logged_board import LoggedBoard, create_board
+from actors.offline import read_events, verify
 from actors.questions import Change
 from persistence.errors import DamagedError, OwnershipError, StorageFullError
 from persistence.event_log import LmdbEventLog
@@ -42,9 +38,9 @@ def test_a_created_board_is_whole(tmp_path):
     """What create_board returns is what opening finds: definition, window, listing, a sound log."""
     definition = define(aggregation="sum", sources=["s"])
     created = create_board(tmp_path / "b", "b", definition, NOW_US, SMALL)
-    listing = read_listing(tmp_path / "b")
-    assert (listing.board, listing.created_at_us) == ("b", NOW_US)
-    assert listing.definition == definition
+    shown = read_listing(tmp_path / "b")
+    assert (shown.board, shown.created_at_us) == ("b", NOW_US)
+    assert shown.definition == definition
     assert verify(tmp_path / "b").is_sound
     opened = LoggedBoard.open(tmp_path / "b", SMALL)
     assert opened.board.state_digest() == created.state_digest()
@@ -76,7 +72,7 @@ CREATION_STEPS: list[tuple[object, str]] = [
     (logged_board, "LmdbEventLog"),
     (LmdbEventLog, "append"),
     (logged_board.Board, "apply"),
-    (logged_board, "write_atomically"),
+    (listing, "write_atomically"),
     (logged_board, "sync_directory"),
     (Path, "rename"),
 ]
@@ -200,7 +196,7 @@ def test_a_change_is_logged_once(tmp_path):
     assert host.changed_definition(Change(False, NOW_US, same, False)) is None
     record = host.changed_definition(Change(False, NOW_US, b'{"sources":["s"]}', False))
     host.commit([record])
-    host.apply_definition(record)
+    host.apply_all([record])
     assert host.board.sequence == 3
     assert read_listing(tmp_path / "b").definition.sources == ("s",)
     host.close()

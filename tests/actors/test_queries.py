@@ -34,7 +34,7 @@ def board(*scores: Any, **fields: Any) -> MemoryBoard:
 
 
 def top(limit: int = 100, after: str | None = None, packed: bool = False) -> Top:
-    return Top(packed, NOW_US, None, limit, after)
+    return Top(packed, NOW_US, None, None, limit, after)
 
 
 def around(
@@ -44,7 +44,7 @@ def around(
     above: int = 1,
     below: int = 1,
 ) -> Around:
-    return Around(False, NOW_US, None, member, position, score, above, below)
+    return Around(False, NOW_US, None, None, member, position, score, above, below)
 
 
 def names(answer: dict[str, Any]) -> str:
@@ -76,11 +76,11 @@ def test_an_answer_says_what_it_is_about():
         },
     ]  # fmt: skip
     assert ask(host, top()) == about | {"entries": entries, "next": None}
-    member = Member(False, NOW_US, "all_time", "a")
+    member = Member(False, NOW_US, "all_time", None, "a")
     assert ask(host, member) == about | {"entry": entries[1], "percentile": 50.0}
     assert ask(host, around("a")) == about | {"entries": entries}
-    assert ask(host, Rank(False, NOW_US, None, "6")) == about | {"rank": 2, "position": 2}
-    digest = ask(host, Digest(False, NOW_US, None))
+    assert ask(host, Rank(False, NOW_US, None, None, "6")) == about | {"rank": 2, "position": 2}
+    digest = ask(host, Digest(False, NOW_US, None, None))
     assert digest == about | {"digest": digest["digest"]}
     assert isinstance(digest["digest"], str)
 
@@ -111,10 +111,10 @@ def test_a_description_is_the_definition_and_more():
 QUESTIONS: list[Any] = [
     lambda packed: top(packed=packed),
     lambda packed: top(limit=1, packed=packed),
-    lambda packed: Member(packed, NOW_US, None, "a"),
-    lambda packed: Around(packed, NOW_US, None, "a", None, None, 1, 1),
-    lambda packed: Rank(packed, NOW_US, None, "1.5,1"),
-    lambda packed: Digest(packed, NOW_US, None),
+    lambda packed: Member(packed, NOW_US, None, None, "a"),
+    lambda packed: Around(packed, NOW_US, None, None, "a", None, None, 1, 1),
+    lambda packed: Rank(packed, NOW_US, None, None, "1.5,1"),
+    lambda packed: Digest(packed, NOW_US, None, None),
     lambda packed: Describe(packed, NOW_US),
 ]
 
@@ -123,7 +123,7 @@ QUESTIONS: list[Any] = [
 def test_messagepack_says_the_same(question):
     """A MessagePack answer has the same fields and the same numbers as the JSON one."""
     host = board([0.1, 3], [-2.5, 4], [7, 0], score=score_keys("desc1", "asc0"))
-    packed = msgpack.unpackb(queries.answer(host.board, question(True)))
+    packed = msgpack.unpackb(queries.answer(host.board, host.archives, question(True)))
     plain = ask(host, question(False))
     assert packed == floats(plain)
 
@@ -155,7 +155,7 @@ def test_ranks_follow_the_method(rank_method, ranks, of_seven):
     for position, rank in enumerate(ranks, start=1):
         (entry,) = ask(host, around(position=position, above=0, below=0))["entries"]
         assert (entry["position"], entry["rank"]) == (position, rank)
-    answer = ask(host, Rank(False, NOW_US, None, "7"))
+    answer = ask(host, Rank(False, NOW_US, None, None, "7"))
     assert (answer["position"], answer["rank"]) == (4, of_seven)
 
 
@@ -176,7 +176,7 @@ def test_ties_stand_by_the_rule(tie_rule, order, position):
     for member, age in (("a", 2), ("b", 1), ("c", 3)):
         submit(host, event(member, 5, member, occurred_at=NOW_US - age))
     assert names(ask(host, top())) == order
-    assert ask(host, Rank(False, NOW_US, None, "5"))["position"] == position
+    assert ask(host, Rank(False, NOW_US, None, None, "5"))["position"] == position
 
 
 def test_exact_equals_stand_by_the_bytes_of_their_names():
@@ -218,29 +218,29 @@ def test_an_empty_board_answers():
     assert ask(host, top())["entries"] == ask(host, around(position=3))["entries"] == []
     assert ask(host, around(score="5"))["entries"] == []
     assert ask(host, top())["next"] is None
-    answer = ask(host, Rank(False, NOW_US, None, "5"))
+    answer = ask(host, Rank(False, NOW_US, None, None, "5"))
     assert (answer["rank"], answer["position"], answer["members"]) == (1, 1, 0)
-    assert refusal_of(host, Member(False, NOW_US, None, "a")).code == "member_not_found"
+    assert refusal_of(host, Member(False, NOW_US, None, None, "a")).code == "member_not_found"
 
 
 @pytest.mark.parametrize(
     ("question", "code", "field"),
     [
-        (Member(False, 0, None, "nobody"), "member_not_found", None),
+        (Member(False, 0, None, None, "nobody"), "member_not_found", None),
         (around("nobody"), "member_not_found", None),
-        (Member(False, 0, None, "."), "invalid_field", "member"),
-        (Member(False, 0, None, ""), "invalid_field", "member"),
-        (Member(False, 0, "daily", "a"), "period_not_found", None),
-        (Top(False, 0, "nonsense", 1, None), "period_not_found", None),
-        (Digest(False, 0, "all_time:2026-01-01"), "period_not_found", None),
-        (Top(False, 0, None, 1, "nonsense"), "invalid_cursor", None),
-        (Rank(False, 0, None, "1"), "invalid_field", "score"),
-        (Rank(False, 0, None, "1,2,3"), "invalid_field", "score"),
-        (Rank(False, 0, None, "1,"), "invalid_field", "score"),
-        (Rank(False, 0, None, "1,x"), "invalid_field", "score"),
-        (Rank(False, 0, None, "\uff11,2"), "invalid_field", "score"),
-        (Rank(False, 0, None, "0.5,1"), "value_precision", "score"),
-        (Rank(False, 0, None, "9007199254740992,1"), "value_out_of_range", "score"),
+        (Member(False, 0, None, None, "."), "invalid_field", "member"),
+        (Member(False, 0, None, None, ""), "invalid_field", "member"),
+        (Member(False, 0, "daily", None, "a"), "period_not_found", None),
+        (Top(False, 0, "nonsense", None, 1, None), "period_not_found", None),
+        (Digest(False, 0, "all_time:2026-01-01", None), "period_not_found", None),
+        (Top(False, 0, None, None, 1, "nonsense"), "invalid_cursor", None),
+        (Rank(False, 0, None, None, "1"), "invalid_field", "score"),
+        (Rank(False, 0, None, None, "1,2,3"), "invalid_field", "score"),
+        (Rank(False, 0, None, None, "1,"), "invalid_field", "score"),
+        (Rank(False, 0, None, None, "1,x"), "invalid_field", "score"),
+        (Rank(False, 0, None, None, "\uff11,2"), "invalid_field", "score"),
+        (Rank(False, 0, None, None, "0.5,1"), "value_precision", "score"),
+        (Rank(False, 0, None, None, "9007199254740992,1"), "value_out_of_range", "score"),
         (around(score="1,1e400"), "value_out_of_range", "score"),
     ],
 )

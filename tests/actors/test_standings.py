@@ -4,7 +4,6 @@ import doctest
 import threading
 from array import array
 from itertools import product
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,83 +20,19 @@ from hypothesis.stateful import (
 import actors.standings
 from actors.members import Members
 from actors.standings import Standings
-from tests.actors.naive import NaiveStandings, Score, columns, seeded
+from tests.actors.naive import (
+    AGGREGATIONS,
+    CROWD,
+    NAMES,
+    TIE_RULES,
+    Pair,
+    Score,
+    columns,
+    crowd,
+    seeded,
+)
 
 LEAF_SLOTS = 512
-CROWD = 1_600
-AGGREGATIONS = ("best", "sum", "latest")
-TIE_RULES = ("earliest", "latest", "member")
-NAMES = [b"%04x" % (number * 40_503 % 65_536) for number in range(CROWD)]
-
-
-class Pair:
-    """The structure under test and its naive model, fed with the same events."""
-
-    def __init__(
-        self, aggregation: str, directions: tuple[str, ...], tie_rule: str, distinct: bool = True
-    ) -> None:
-        self.rules: dict[str, Any] = {
-            "aggregation": aggregation, "directions": directions, "tie_rule": tie_rule,
-            "distinct": distinct,
-        }  # fmt: skip
-        self.members = Members(b"a secret of 16 b")
-        self.real = Standings(self.members, **self.rules)
-        self.naive = NaiveStandings(aggregation, directions, tie_rule)
-        self.sequence = 1
-
-    def feed(self, events: list[tuple[bytes, Score, int]]) -> tuple[array[int], array[int], Any]:
-        ends, blob = columns(name for name, _, _ in events)
-        previous = self.members.plan(ends, blob, self.sequence)
-        slots = self.members.record(ends, blob, previous, self.sequence)
-        self.sequence += len(events)
-        values = array("q", [key for _, value, _ in events for key in value])
-        return slots, values, array("q", [occurred_at for _, _, occurred_at in events])
-
-    def apply(self, events: list[tuple[bytes, Score, int]]) -> None:
-        improved = self.real.apply(*self.feed(events))
-        assert list(improved) == [self.naive.apply(*event) for event in events]
-
-    def reload(self) -> None:
-        digest = self.real.digest
-        self.members = Members.load(self.members.dump(), b"a secret of 16 b")
-        self.real = Standings.load(self.real.dump(), self.members, **self.rules)
-        assert self.real.digest == digest
-
-    def remove(self, name: bytes) -> None:
-        self.real.remove(self.members.find(name))
-        self.naive.remove(name)
-
-    def compare(self) -> None:
-        order = self.naive.order()
-        assert len(self.real) == len(order)
-        assert self.real.page(0, len(order) + 1) == order
-        for index, (name, score, achieved_at) in enumerate(order):
-            slot = self.members.find(name)
-            assert self.real.index(slot) == index
-            assert self.real.slot_at(index) == slot
-            assert self.real.score(slot) == score
-            assert self.real.achieved_at(slot) == achieved_at
-
-    def compare_score(self, score: Score, achieved_at: int, name: bytes) -> None:
-        assert self.real.better(score) == self.naive.better(score)
-        assert self.real.place(score) == self.naive.place(score)
-        sought = self.real.seek(score, achieved_at, name)
-        assert sought == self.naive.seek(score, achieved_at, name)
-        if self.rules["distinct"]:
-            assert self.real.better_distinct(score) == self.naive.better_distinct(score)
-
-
-def crowd(seed: int, count: int, keys: int, spread: int) -> list[tuple[bytes, Score, int]]:
-    """Draw events of many members with few scores and times."""
-    draw = seeded(seed)
-    return [
-        (
-            draw.choice(NAMES),
-            tuple(draw.randrange(-spread, spread) for _ in range(keys)),
-            draw.randrange(4),
-        )
-        for _ in range(count)
-    ]
 
 
 class StandingsMachine(RuleBasedStateMachine):
@@ -106,9 +41,12 @@ class StandingsMachine(RuleBasedStateMachine):
         tie_rule=st.sampled_from(TIE_RULES),
         directions=st.lists(st.sampled_from(["asc", "desc"]), min_size=1, max_size=4),
         distinct=st.booleans(),
+        sparse=st.booleans(),
     )
-    def begin(self, aggregation: str, tie_rule: str, directions: list[str], distinct: bool) -> None:
-        self.pair = Pair(aggregation, tuple(directions), tie_rule, distinct)
+    def begin(
+        self, aggregation: str, tie_rule: str, directions: list[str], distinct: bool, sparse: bool
+    ) -> None:
+        self.pair = Pair(aggregation, tuple(directions), tie_rule, distinct, sparse)
         self.keys = len(directions)
 
     @rule(data=st.data())
@@ -122,6 +60,10 @@ class StandingsMachine(RuleBasedStateMachine):
     )
     def apply_many(self, seed: int, count: int, spread: int) -> None:
         self.pair.apply(crowd(seed, count, self.keys, spread))
+
+    @rule(seed=st.integers(0, 1 << 32), count=st.integers(1, 100))
+    def play_elsewhere(self, seed: int, count: int) -> None:
+        self.pair.feed(crowd(seed, count, self.keys, 1))
 
     @precondition(lambda self: self.pair.naive.events)
     @rule(seed=st.integers(0, 1 << 32))
@@ -150,10 +92,11 @@ class StandingsMachine(RuleBasedStateMachine):
             self.pair.members._check()
             self.pair.real._check()
             self.pair.compare()
+            self.pair.compare_listing()
 
 
 def test_standings_equal_the_naive_model() -> None:
-    """Any mix of events, removals and reloads leaves what the naive model leaves."""
+    """Any mix of events, removals and reloads leaves, and lists, what the naive model does."""
     run_state_machine_as_test(
         StandingsMachine, settings=settings(deadline=None, stateful_step_count=20)
     )
@@ -161,26 +104,30 @@ def test_standings_equal_the_naive_model() -> None:
 
 @pytest.mark.parametrize(("aggregation", "tie_rule"), [*product(AGGREGATIONS, TIE_RULES)])
 @pytest.mark.parametrize("keys", [1, 2, 3])
-@pytest.mark.parametrize("distinct", [False, True])
+@pytest.mark.parametrize(("distinct", "sparse"), [(False, False), (False, True), (True, False)])
 def test_every_rule_with_every_direction(
-    aggregation: str, tie_rule: str, keys: int, distinct: bool
+    aggregation: str, tie_rule: str, keys: int, distinct: bool, sparse: bool
 ) -> None:
     """Each aggregation, tie rule, direction, number of keys and distinctness gives its order."""
     for directions in product(["asc", "desc"], repeat=keys):
-        pair = Pair(aggregation, directions, tie_rule, distinct)
+        pair = Pair(aggregation, directions, tie_rule, distinct, sparse)
         pair.apply(crowd(seed=keys, count=600, keys=keys, spread=2))
         pair.real._check()
         pair.compare()
+        pair.compare_listing()
         for score in [(0, 0, 0), (-1, 1, 0), (1, -2, 1), (2, -3, 0), (-3, 2, 2)]:
             pair.compare_score(score[:keys], 2, NAMES[0])
 
 
 @pytest.mark.parametrize("size", [1, 2, 511, 512, 513, 514, 1023, 1024, 1025, 1537])
 @pytest.mark.parametrize("step", [1, -1, 7])
-@pytest.mark.parametrize("distinct", [False, True])
-def test_sizes_around_the_boundaries_of_leaves(size: int, step: int, distinct: bool) -> None:
+@pytest.mark.parametrize(("distinct", "sparse"), [(False, False), (False, True), (True, True)])
+def test_sizes_around_the_boundaries_of_leaves(
+    size: int, step: int, distinct: bool, sparse: bool
+) -> None:
     """Filled from either end or in between, and emptied again, every size keeps its order."""
-    pair = Pair("latest", ("asc",), "earliest", distinct)
+    pair = Pair("latest", ("asc",), "earliest", distinct, sparse)
+    pair.feed([(b"elsewhere", (0,), 0)])
     for number in range(size):
         pair.apply([(NAMES[number], (number * step % 1_543 // 2,), 0)])
     pair.real._check()
@@ -208,12 +155,13 @@ def test_a_loaded_window_takes_inserts_without_splitting_every_leaf() -> None:
     pair.compare()
 
 
-def test_a_million_operations() -> None:
-    """After a million random events, removals and reloads the order is still the model's."""
+@pytest.mark.parametrize("sparse", [False, True])
+def test_half_a_million_operations(sparse: bool) -> None:
+    """After half a million random events, removals and reloads the order is still the model's."""
     draw = seeded(7)
-    pair = Pair("sum", ("desc", "asc"), "earliest")
+    pair = Pair("sum", ("desc", "asc"), "earliest", sparse=sparse)
     names = [draw.randbytes(6) for _ in range(20_000)]
-    for step in range(250):
+    for step in range(125):
         events: list[tuple[bytes, Score, int]] = [
             (draw.choice(names), (draw.randrange(-3, 9), draw.randrange(3)), draw.randrange(1_000))
             for _ in range(4_000)
@@ -221,24 +169,27 @@ def test_a_million_operations() -> None:
         pair.real.apply(*pair.feed(events))
         for event in events:
             pair.naive.count(*event)
-        for name in draw.sample(sorted(pair.naive.events), 20 if step % 50 else 2_000):
+        for name in draw.sample(sorted(pair.naive.events), 20 if step % 25 else 2_000):
             pair.remove(name)
-        if step % 50 == 49:
+        if step % 25 == 24:
             pair.real._check()
             assert pair.real.page(0, len(names)) == pair.naive.order()
             pair.reload()
     pair.members._check()
 
 
-def test_sums_that_leave_64_bits_change_nothing() -> None:
+@pytest.mark.parametrize("sparse", [False, True])
+def test_sums_that_leave_64_bits_change_nothing(sparse: bool) -> None:
     """A batch with a sum outside int64 is refused whole, also if it comes back in range later."""
-    pair = Pair("sum", ("desc",), "earliest")
+    pair = Pair("sum", ("desc",), "earliest", sparse=sparse)
     top = 2**63 - 1
     pair.apply([(b"a", (top - 5,), 1), (b"b", (-top,), 1)])
     pair.apply([(b"b", (-1,), 1)])
     digest = pair.real.digest
     for values in ([6], [5, 1], [6, -6]):
-        batch = pair.feed([(b"a", (value,), 2) for value in values])
+        events: list[tuple[bytes, Score, int]] = [(b"new", (1,), 2)]
+        events += [(b"a", (value,), 2) for value in values]
+        batch = pair.feed(events)
         with pytest.raises(OverflowError, match="64-bit"):
             pair.real.apply(*batch)
         assert pair.real.digest == digest
@@ -275,9 +226,10 @@ def test_digest_tells_all_that_stands_apart() -> None:
     assert len(digests) == 4
 
 
-@pytest.fixture
-def loaded() -> Pair:
-    pair = Pair("sum", ("desc", "asc"), "earliest")
+@pytest.fixture(params=[False, True], ids=["whole", "sparse"])
+def loaded(request: pytest.FixtureRequest) -> Pair:
+    pair = Pair("sum", ("desc", "asc"), "earliest", sparse=request.param)
+    pair.feed(crowd(seed=4, count=300, keys=2, spread=3))
     pair.apply(crowd(seed=3, count=1_500, keys=2, spread=3))
     pair.remove(min(pair.naive.events))
     return pair
@@ -314,7 +266,7 @@ def test_a_dump_of_other_rules_or_columns_is_refused(loaded: Pair) -> None:
     dump = loaded.real.dump()
     for change in (
         {"directions": ("asc", "asc")}, {"tie_rule": "latest"}, {"directions": ("desc",)},
-        {"decimals": (1, 0)}, {"aggregation": "best"},
+        {"decimals": (1, 0)}, {"aggregation": "best"}, {"sparse": not loaded.rules["sparse"]},
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"\w"):
             Standings.load(dump, loaded.members, **(loaded.rules | change))
@@ -324,9 +276,10 @@ def test_a_dump_of_other_rules_or_columns_is_refused(loaded: Pair) -> None:
         Standings.load(dump[1:], loaded.members, **loaded.rules)
 
 
-def test_an_empty_window_answers_and_reloads() -> None:
+@pytest.mark.parametrize("sparse", [False, True])
+def test_an_empty_window_answers_and_reloads(sparse: bool) -> None:
     """A window without events has no entries and every new member would come first."""
-    pair = Pair("best", ("desc",), "earliest")
+    pair = Pair("best", ("desc",), "earliest", sparse=sparse)
     pair.reload()
     pair.apply([])
     pair.real._check()
@@ -337,9 +290,10 @@ def test_an_empty_window_answers_and_reloads() -> None:
     assert pair.real.better_distinct((1,)) == 0
 
 
-def test_what_does_not_fit_is_refused() -> None:
+@pytest.mark.parametrize("sparse", [False, True])
+def test_what_does_not_fit_is_refused(sparse: bool) -> None:
     """Wrong lengths, slots, rules and scores raise an error and change nothing."""
-    pair = Pair("best", ("desc",), "earliest", distinct=False)
+    pair = Pair("best", ("desc",), "earliest", distinct=False, sparse=sparse)
     pair.apply([(b"a", (1,), 1)])
     one, real = array("q", [1]), pair.real
     for slots, values, times in (([0], [1, 1], [1]), ([0], [1], []), ([0, 0], [1], [1])):
@@ -372,9 +326,10 @@ def test_what_does_not_fit_is_refused() -> None:
     pair.compare()
 
 
-def test_dump_beside_changes_is_consistent_or_refused() -> None:
+@pytest.mark.parametrize("sparse", [False, True])
+def test_dump_beside_changes_is_consistent_or_refused(sparse: bool) -> None:
     """A change during a dump in another thread is refused; the dump is that of one moment."""
-    pair = Pair("best", ("desc",), "earliest")
+    pair = Pair("best", ("desc",), "earliest", sparse=sparse)
     pair.apply([(name, (number,), 0) for number, name in enumerate(NAMES)])
     dumps: list[dict[str, bytes]] = []
     thread = threading.Thread(
