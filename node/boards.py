@@ -14,23 +14,33 @@ import bisect
 import logging
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import ray.exceptions
 
 from actors.board import Board
-from actors.board_actor import OpenReport
+from actors.board_actor import NOT_AT_HAND, OpenReport
 from actors.definition import Definition, parse_definition
 from actors.directory import Directory
 from actors.errors import Refusal
 from actors.exact import format_time
-from actors.logged_board import Listing
+from actors.listing import Listing
 from actors.queries import describe
-from actors.questions import Ask, Change, Describe, Question, Submit
+from actors.questions import (
+    Ask,
+    Change,
+    Describe,
+    Question,
+    Submit,
+    decode_replies,
+    encode,
+)
 from node.board_client import BoardLostError, Lane, LaneLimits, Send
 from node.config import Config
+from node.passive_closings import PassiveClosings
 from persistence.errors import StorageFullError
 
 _LOG = logging.getLogger("ranknode")
@@ -49,6 +59,7 @@ class ActiveBoard:
         self.used_at = time.monotonic()
         self._directory = directory
         self._actor = directory.start(board)
+        self._report_before = OpenReport()
         self._reporting = asyncio.create_task(self._open())
         self.reads = Lane(self._sender("read"), limits)
         self.writes = Lane(self._sender("write"), limits)
@@ -81,14 +92,18 @@ class ActiveBoard:
             # Ray has given it up for good; whoever notices first starts another.
             if self._actor is actor:
                 self._actor = self._directory.start(self.board)
-            self._report()
+            self.report()
             raise BoardLostError(str(error)) from error
         except ray.exceptions.RayError as error:
-            self._report()
+            self.report()
             raise BoardLostError(str(error)) from error
 
-    def _report(self) -> None:
-        """Have the process open its board, and log what came of it, once at a time."""
+    def report(self) -> None:
+        """Have the process open its board, and log what came of it, once at a time.
+
+        Also for one that nobody asks: Ray starts a process that died anew, but only a board that is
+        open closes its windows.
+        """
         if self._reporting.done():
             self._reporting = asyncio.create_task(self._open())
 
@@ -98,6 +113,9 @@ class ActiveBoard:
         except ray.exceptions.RayError as error:
             _LOG.warning("board %s: its process ended: %s", self.board, _first_line(error))
             return
+        if report == self._report_before:
+            return
+        self._report_before = report
         if report.failure:
             _LOG.error("board %s cannot be brought up: %s", self.board, report.failure)
         else:
@@ -110,6 +128,15 @@ class ActiveBoard:
             await self._call("wait_for", sequence, seconds)
         except BoardLostError:
             return
+
+    async def read_slowly(self, ask: Ask) -> bytes:
+        """Have an answer made that must be fetched from disk first. Errors: Refusal."""
+        self.used_at = time.monotonic()
+        try:
+            replies = decode_replies(await self._call("read_slowly", encode([ask])))
+        except BoardLostError:
+            raise Refusal("board_unavailable", "the board is being brought up again") from None
+        return replies[0].unwrap()
 
     async def put_away(self, snapshot_seconds: float, seconds: float) -> None:
         """Have the process finish, within `seconds`, and end it."""
@@ -151,6 +178,7 @@ class NodeBoards:
         """Learn which boards are on disk, and put idle ones away from now on."""
         await asyncio.to_thread(self._directory.scan)
         self._spawn(self._put_idle_away())
+        self._spawn(PassiveClosings(self._directory, self._claim).run())
         self.ready = True
 
     async def close(self, seconds: float) -> None:
@@ -176,15 +204,19 @@ class NodeBoards:
         try:
             return await (await self._ready(board)).reads.ask(ask)
         except Refusal as refusal:
-            if refusal.code != "not_yet" or self._waiting_reads >= WAITING_READS_MAX:
+            if refusal.code not in ("not_yet", NOT_AT_HAND):
                 raise
+            if self._waiting_reads >= WAITING_READS_MAX:
+                raise Refusal("overloaded", "too many reads wait for this node") from None
+            slow = refusal.code == NOT_AT_HAND
         self._waiting_reads += 1
         try:
             active = await self._ready(board)
-            await active.wait_for(ask.min_sequence, self._config.min_sequence_wait_seconds)
+            if not slow:
+                await active.wait_for(ask.min_sequence, self._config.min_sequence_wait_seconds)
+            return await (await self._ready(board)).read_slowly(ask)
         finally:
             self._waiting_reads -= 1
-        return await (await self._ready(board)).reads.ask(ask)
 
     async def submit(self, board: str, question: Submit | Change) -> bytes:
         """Change a board; what it answers is on disk. Errors: Refusal."""
@@ -284,6 +316,12 @@ class NodeBoards:
                     await active.started()
             return active
 
+    @asynccontextmanager
+    async def _claim(self, board: str) -> AsyncIterator[bool]:
+        """Keep a board as it is; yields whether it is there and not in memory."""
+        async with self._lock(board):
+            yield board in self._directory.listings and board not in self._active
+
     async def _warm(self, board: str) -> None:
         """Bring a new board up before its first event comes."""
         try:
@@ -306,6 +344,8 @@ class NodeBoards:
             await active.put_away(
                 self._config.request_seconds_max / 2, self._config.request_seconds_max
             )
+            # Its listing says when its next window is due, now that it cannot see to that itself.
+            await asyncio.to_thread(self._directory.refresh, active.board)
 
     async def _put_idle_away(self) -> None:
         idle_seconds = self._config.board_idle_seconds
@@ -315,6 +355,8 @@ class NodeBoards:
             for active in list(self._active.values()):
                 if active.used_at < oldest and not active.busy:
                     await self._put_away(active)
+                else:
+                    active.report()
 
 
 def _first_line(error: BaseException) -> str:

@@ -100,18 +100,31 @@ def serve(
     type=click.Choice(["ndjson", "csv"]),
     help="What FILE is; by default its name tells.",
 )
+@click.option(
+    "--backfill",
+    is_flag=True,
+    help="Put a board that is there into backfill mode first, and live again at the end.",
+)
 def import_(
-    board: str, file: str, url: str, batch_events_max: int, file_format: str | None
+    board: str,
+    file: str,
+    url: str,
+    batch_events_max: int,
+    file_format: str | None,
+    backfill: bool,
 ) -> None:
     """Send the events of FILE (NDJSON or CSV, - for standard input) to BOARD.
 
     Each needs an idempotency key, so an import that broke off is simply run again. A first line
-    as `export` writes it creates the board. Ends with 1 if any event was rejected.
+    as `export` writes it creates the board, which takes its history in backfill mode: nothing
+    closes before all has arrived. --backfill does the same with a board that is there; while the
+    import is broken off, it stays in that mode. Ends with 1 if any event was rejected.
     """
     from node import commands  # noqa: PLC0415  (loads an HTTP client)
 
     chosen = file_format or ("csv" if file.lower().endswith(".csv") else "ndjson")
-    _end(commands.run_import(url, board, file, chosen, batch_events_max))
+    options = commands.ImportOptions(chosen, batch_events_max, backfill)
+    _end(commands.run_import(url, board, file, options))
 
 
 @main.command()
@@ -131,11 +144,12 @@ def export(board: str, data: Path, output: Path | None) -> None:
 @click.argument("board", type=_BoardId())
 @_url
 @click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
-def top(board: str, url: str, limit: int) -> None:
+@click.option("--period", help="The window, as `weekly` or `weekly:previous`. [the board's first]")
+def top(board: str, url: str, limit: int, period: str | None) -> None:
     """Print the first entries of BOARD."""
     from node import commands  # noqa: PLC0415  (loads an HTTP client)
 
-    _end(commands.run_top(url, board, limit))
+    _end(commands.run_top(url, board, limit, period))
 
 
 @main.command()

@@ -12,14 +12,14 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.progress import TimeRemainingColumn as Remaining
 
 from actors.definition import BOARD_ID
-from actors.logged_board import read_events, verify
+from actors.offline import read_events, verify
 from node.client import Client
 from node.importing import Summary, import_events
 from node.tables import read_top, top_table
@@ -36,27 +36,57 @@ class CommandError(RanknodeError):
     """Raised for what the user of a command can put right."""
 
 
-def run_import(url: str, board: str, file: str, file_format: str, batch_events_max: int) -> int:
+class ImportOptions(NamedTuple):
+    """How an import reads its file and sends it; `backfill` as `import_events` has it."""
+
+    file_format: str
+    batch_events_max: int
+    backfill: bool
+
+
+def run_import(url: str, board: str, file: str, options: ImportOptions) -> int:
     """Send a file's events to a board; returns 1 when any was rejected."""
-    console = Console(stderr=True)
+    console, summary = Console(stderr=True), Summary()
+    try:
+        _send_file(url, board, file, options, summary, console)
+    except (KeyboardInterrupt, OSError, RanknodeError):
+        _show_break(console, board, summary)
+        raise
+    _show_summary(console, summary)
+    return 1 if summary.rejected else 0
+
+
+def _send_file(
+    url: str, board: str, file: str, options: ImportOptions, summary: Summary, console: Console
+) -> None:
     with _reading(file) as (source, size), _bar(console, DownloadColumn()) as progress:
         task = progress.add_task(f"importing into {board}", total=size)
         lines = Lines(source)
-        items = read_csv(lines) if file_format == "csv" else read_ndjson(lines)
+        items = read_csv(lines) if options.file_format == "csv" else read_ndjson(lines)
 
-        async def send() -> Summary:
+        async def send() -> None:
             async with Client(url) as client:
-                return await import_events(
+                await import_events(
                     client,
                     board,
                     items,
-                    batch_events_max=batch_events_max,
+                    summary,
+                    backfill=options.backfill,
+                    batch_events_max=options.batch_events_max,
                     on_batch=lambda: progress.update(task, completed=lines.bytes_read),
                 )
 
-        summary = asyncio.run(send())
-    _show_summary(console, summary)
-    return 1 if summary.rejected else 0
+        asyncio.run(send())
+
+
+def _show_break(console: Console, board: str, summary: Summary) -> None:
+    """Say how to go on after a break, and what mode the board was left in."""
+    advice = "Run the import again to resume; what has arrived counts once."
+    if summary.unfinished:
+        advice = f"{board} is left in backfill mode, in which nothing closes. {advice}"
+    elif not summary.applied and not summary.duplicates:
+        return
+    console.print(advice, markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_summary(console: Console, summary: Summary) -> None:
@@ -85,12 +115,13 @@ def run_export(data: Path, board: str, output: Path | None) -> int:
     return 0
 
 
-def run_top(url: str, board: str, limit: int) -> int:
-    """Print the first entries of a board."""
+def run_top(url: str, board: str, limit: int, period: str | None) -> int:
+    """Print the first entries of a board's window; of its first period where none is named."""
 
     async def ask() -> None:
         async with Client(url) as client:
-            Console().print(top_table(await read_top(client, board, limit), board))
+            page = await read_top(client, board, limit, period)
+            Console().print(top_table(page, f"{board} {page.period.id}"))
 
     asyncio.run(ask())
     return 0

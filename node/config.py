@@ -55,6 +55,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     commit_events_max: events in one commit of a log.
     boards_active_max: boards in memory at once; one idle for `board_idle_seconds` is put away.
     snapshot_events: events from one snapshot to the next.
+    archive_cache_bytes_max: of closed windows' standings that a board keeps in memory once asked.
     segment_events_max, segment_bytes_max: what a log's segment holds before it is sealed.
     reserved_free_bytes: free disk below which writes are refused.
     """
@@ -82,6 +83,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     boards_active_max: Count = 64
     board_idle_seconds: Seconds = 300.0
     snapshot_events: Count = 1_000_000
+    archive_cache_bytes_max: Bytes = 256 * MIB
     segment_events_max: Count = 1_000_000
     segment_bytes_max: Bytes = GIB
     reserved_free_bytes: Annotated[int, Meta(ge=0, le=2**40)] = 64 * MIB

@@ -12,7 +12,18 @@ from typing import Any, TypeAlias
 import msgspec
 
 from actors.errors import Refusal, invalid_field
-from actors.questions import Around, Change, Describe, Digest, Member, Question, Rank, Submit, Top
+from actors.questions import (
+    Around,
+    Change,
+    Describe,
+    Digest,
+    Member,
+    Periods,
+    Question,
+    Rank,
+    Submit,
+    Top,
+)
 from node import wire
 from node.service import Boards
 
@@ -91,15 +102,13 @@ async def submit_events(context: Context, call: Call) -> Answer:
 async def top(context: Context, call: Call) -> Answer:
     """Answer the entries from the top."""
     query = call.query
-    question = Top(call.packed, call.now_us, query["period"], query["limit"], query["after"])
+    question = Top(*_window(call), query["limit"], query["after"])
     return await _ask(context, call, question)
 
 
 async def member(context: Context, call: Call) -> Answer:
     """Answer one member's entry."""
-    period = call.query["period"]
-    question = Member(call.packed, call.now_us, period, call.path["member"])
-    return await _ask(context, call, question)
+    return await _ask(context, call, Member(*_window(call), call.path["member"]))
 
 
 async def around(context: Context, call: Call) -> Answer:
@@ -108,22 +117,30 @@ async def around(context: Context, call: Call) -> Answer:
     centres = (query["member"], query["rank"], query["score"])
     if sum(centre is not None for centre in centres) != 1:
         raise invalid_field("member", "give exactly one of member, rank and score")
-    question = Around(
-        call.packed, call.now_us, query["period"], *centres, query["above"], query["below"]
-    )
+    question = Around(*_window(call), *centres, query["above"], query["below"])
     return await _ask(context, call, question)
 
 
 async def rank(context: Context, call: Call) -> Answer:
     """Answer where a new member with a score would stand."""
-    query = call.query
-    question = Rank(call.packed, call.now_us, query["period"], query["score"])
-    return await _ask(context, call, question)
+    return await _ask(context, call, Rank(*_window(call), call.query["score"]))
 
 
 async def digest(context: Context, call: Call) -> Answer:
     """Answer the digest of a window's standings."""
-    return await _ask(context, call, Digest(call.packed, call.now_us, call.query["period"]))
+    return await _ask(context, call, Digest(*_window(call)))
+
+
+async def periods(context: Context, call: Call) -> Answer:
+    """Answer a page of a board's windows."""
+    query = call.query
+    question = Periods(call.packed, call.now_us, query["kind"], query["limit"], query["after"])
+    return await _ask(context, call, question)
+
+
+def _window(call: Call) -> tuple[bool, int, str | None, int | None]:
+    """Make what every question about a window begins with."""
+    return call.packed, call.now_us, call.query["period"], call.query["revision"]
 
 
 async def _ask(context: Context, call: Call, question: Question) -> Answer:

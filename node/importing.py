@@ -1,7 +1,13 @@
-"""Sending a file's events to a board: in batches, in order, resumable because keys make it so."""
+"""Sending a file's events to a board: in batches, in order, resumable because keys make it so.
+
+History of any age goes in while its board is in backfill mode, in which nothing closes. The mode is
+left only when every event has arrived: what closes stays closed, and an import that is run again
+after a break would find its windows shut.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -19,14 +25,19 @@ _BODY_STATUSES = frozenset({400, 413, 422})
 # What PATCH may have changed after events were accepted that it would refuse: the contract's
 # defaults, and what refuses nothing.
 _NULL = msgspec.Raw(b"null")
-_DEFAULT_RULES = {
-    "mode": msgspec.Raw(b'"live"'), "min_value": _NULL, "max_value": _NULL, "sources": _NULL,
-}  # fmt: skip
-_RELAXED_RULES = _DEFAULT_RULES | {"mode": msgspec.Raw(b'"backfill"')}
+_LIVE = {"mode": msgspec.Raw(b'"live"')}
+_BACKFILL = {"mode": msgspec.Raw(b'"backfill"')}
+_NO_RULES = {"min_value": _NULL, "max_value": _NULL, "sources": _NULL}
+_DEFAULT_RULES = _LIVE | _NO_RULES
+_RELAXED_RULES = _BACKFILL | _NO_RULES
 
 
 class Summary:
-    """What came of an import; `reasons` are the first few refusals, with the lines' numbers."""
+    """What came of an import; `reasons` are the first few refusals, with the lines' numbers.
+
+    unfinished: what the board is still to be given at the end, its mode among it; empty for a
+    board whose definition the import leaves alone, and once it is done.
+    """
 
     def __init__(self) -> None:
         self.applied = 0
@@ -34,6 +45,7 @@ class Summary:
         self.rejected = 0
         self.reasons: list[str] = []
         self.notes: list[str] = []
+        self.unfinished: dict[str, msgspec.Raw] = {}
 
     def reject(self, line: int, reason: str) -> None:
         """Count a line that does not count."""
@@ -42,44 +54,62 @@ class Summary:
             self.reasons.append(f"line {line}: {reason}")
 
 
+class _Description(msgspec.Struct):
+    mode: str
+
+
 async def import_events(
     client: Client,
     board: str,
     items: Iterable[Item],
+    summary: Summary,
     *,
+    backfill: bool,
     batch_events_max: int,
     on_batch: Callable[[], None],
-) -> Summary:
+) -> None:
     """Send all events, one batch at a time so that their order stays the file's.
 
     A definition in the file creates the board if it is missing. Such a board takes its events in
     backfill mode and without the rules that may have become stricter since; both are set at the
-    end. Run again
-    after a break: what arrived before counts as duplicates. When it returns, all that is applied
-    is on disk. Raises NodeError when the node cannot take the events, FileFormatError from
-    `items`.
+    end. backfill: so does a board that is there already, and it ends live, with everything closed
+    that is due. Run again after a break: what arrived before counts as duplicates, and the end is
+    made up for. When it returns, all that is applied is on disk. What comes of it is counted in
+    `summary` as it comes. Errors: NodeError when the node cannot take the events, FileFormatError
+    from `items`.
     """
-    summary = Summary()
-    stricter: dict[str, msgspec.Raw] = {}
-    for batch in _batches(items, batch_events_max):
-        if isinstance(batch, Header):
-            stricter = await _create(client, board, batch, summary)
-        elif isinstance(batch, BadRow):
+    header, rows = _parted(items)
+    if header is not None:
+        await _create(client, board, header, summary)
+    if backfill:
+        await _reopen(client, board, summary)
+    for batch in _batches(rows, batch_events_max):
+        if isinstance(batch, BadRow):
             summary.reject(batch.line, batch.reason)
         else:
             await _send(client, board, batch, summary)
         on_batch()
-    if stricter:
-        await client.request("PATCH", board_path(board), msgspec.json.encode(stricter))
-    return summary
+    if summary.unfinished:
+        await _change(client, board, summary.unfinished)
+        summary.unfinished = {}
 
 
-def _batches(items: Iterable[Item], events_max: int) -> Iterator[Header | BadRow | list[Row]]:
+def _parted(items: Iterable[Item]) -> tuple[Header | None, Iterator[Row | BadRow]]:
+    """Part the header, which comes first if there is one, from the lines that follow."""
+    source = iter(items)
+    first = next(source, None)
+    header = first if isinstance(first, Header) else None
+    read = [] if first is None else [first]
+    lines = itertools.chain(read, source)
+    return header, (item for item in lines if not isinstance(item, Header))
+
+
+def _batches(items: Iterable[Row | BadRow], events_max: int) -> Iterator[BadRow | list[Row]]:
     """Gather events that follow each other into batches; pass on everything else."""
     rows: list[Row] = []
     size = 0
     for item in items:
-        if not isinstance(item, Row):
+        if isinstance(item, BadRow):
             yield item
             continue
         if len(rows) == events_max or (rows and size + len(item.event) > BATCH_BYTES_MAX):
@@ -91,12 +121,11 @@ def _batches(items: Iterable[Item], events_max: int) -> Iterator[Header | BadRow
         yield rows
 
 
-async def _create(
-    client: Client, board: str, header: Header, summary: Summary
-) -> dict[str, msgspec.Raw]:
-    """Create the board so that all its history is accepted.
+async def _create(client: Client, board: str, header: Header, summary: Summary) -> None:
+    """Create the board so that all its history is accepted, or go on with one created so.
 
-    Returns what must be set at the end: rules may be stricter today than when an event came.
+    What must be set at the end is left in the summary: rules may be stricter today than when an
+    event came.
     """
     wanted = {name: header.definition.get(name, rule) for name, rule in _DEFAULT_RULES.items()}
     definition = header.definition | _RELAXED_RULES
@@ -106,8 +135,23 @@ async def _create(
         if error.code != "board_exists":
             raise
         summary.notes.append(f"{board} exists with a definition of its own, which is kept")
-        return {}
-    return {name: rule for name, rule in wanted.items() if rule != _RELAXED_RULES[name]}
+        return
+    summary.unfinished = {
+        name: rule for name, rule in wanted.items() if rule != _RELAXED_RULES[name]
+    }
+
+
+async def _reopen(client: Client, board: str, summary: Summary) -> None:
+    """Bring a board that is there into backfill mode, to be live at the end."""
+    answer = await client.request("GET", board_path(board))
+    mode = msgspec.json.decode(answer, type=_Description).mode
+    summary.unfinished |= _LIVE  # first, since a change may arrive and its answer may not
+    if mode != "backfill":
+        await _change(client, board, _BACKFILL)
+
+
+async def _change(client: Client, board: str, changes: dict[str, msgspec.Raw]) -> None:
+    await client.request("PATCH", board_path(board), msgspec.json.encode(changes))
 
 
 async def _send(client: Client, board: str, rows: list[Row], summary: Summary) -> None:

@@ -32,7 +32,22 @@ REQUEST_EXAMPLES: dict[str, dict[str, Any]] = {
             "aggregation": "sum",
             "score": [{"name": "points", "direction": "desc", "decimals": 1}],
             "rank_method": "competition",
-        }
+        },
+        "seasons": {
+            "aggregation": "best",
+            "periods": [
+                "weekly",
+                "all_time",
+                {
+                    "name": "winter-cup",
+                    "start": "2026-12-01T18:00:00+01:00",
+                    "end": "2026-12-20T18:00:00+01:00",
+                },
+            ],
+            "timezone": "Europe/Berlin",
+            "day_starts_at": "04:00",
+            "keep_closed_periods": 52,
+        },
     },
     "changeBoard": {"import": {"mode": "backfill"}},
     "submitEvents": {
@@ -87,6 +102,38 @@ ANSWER_EXAMPLES: dict[str, dict[str, Any]] = {
     "member": {"entry": _HEAD | {"entry": _ENTRY, "percentile": 100.0}},
     "around": {"entries": _HEAD | {"entries": [_ENTRY]}},
     "rank": {"place": _HEAD | {"rank": 2, "position": 2}},
+    "periods": {
+        "page": {
+            "board": "points",
+            "sequence": 17,
+            "periods": [
+                {
+                    "id": "daily:2026-11-30",
+                    "start": "2026-11-30T00:00:00Z",
+                    "end": "2026-12-01T00:00:00Z",
+                    "closes_at": "2026-12-01T00:05:00Z",
+                    "closed": False,
+                    "closed_at": None,
+                    "members": 1,
+                    "digest": None,
+                    "revision": None,
+                },
+                {
+                    "id": "daily:2026-11-29",
+                    "start": "2026-11-29T00:00:00Z",
+                    "end": "2026-11-30T00:00:00Z",
+                    "closes_at": "2026-11-30T00:05:00Z",
+                    "closed": True,
+                    "closed_at": "2026-11-30T00:05:00.2Z",
+                    "members": 2,
+                    "digest": "0d5d1b1b5ef39dfb4f5ec0b3fd4a8b4a5a7a3cf4c0b0a4f5dd0f0c9a3c7b9e21",
+                    "revision": 1,
+                },
+            ],
+            "upcoming": {"daily": "2026-12-01T00:00:00Z"},
+            "next": None,
+        }
+    },
 }
 
 

@@ -17,7 +17,7 @@ from node.parameters import INTEGER_MAX, Choice, Integer, MemberName, Parameter,
 Scope = Literal["open", "read", "submit", "admin"]
 
 READ_CODES = ("board_not_found", "board_unavailable", "not_yet", "overloaded")
-WINDOW_CODES = (*READ_CODES, "period_not_found")
+WINDOW_CODES = (*READ_CODES, "period_not_found", "period_expired")
 SCORE_CODES = ("value_precision", "value_out_of_range")  # of a score in a query
 CHANGE_CODES = ("overloaded", "board_unavailable", "outcome_unknown", "storage_full")
 EVENT_CODES = (
@@ -31,8 +31,17 @@ EVENT_CODES = (
     "occurred_in_future",
 )
 
-PERIOD = Parameter(
-    "period", Text(64), "The window, `all_time`; without it the board's first.", None
+WINDOW = (
+    Parameter(
+        "period",
+        Text(64),
+        "The window: a kind for the one that contains now, as `daily`, or with the date it begins"
+        " on or the word `previous`, as `daily:2026-11-30`; or a fixed window's name. Without it"
+        " the board's first.",
+    ),
+    Parameter(
+        "revision", Integer(1), "The revision of a closed window; without it the newest one."
+    ),
 )
 READ = (
     Parameter(
@@ -114,7 +123,7 @@ ROUTES: tuple[Route, ...] = (
         method="PATCH",
         path="/v1/boards/{board}",
         name="changeBoard",
-        summary="Change what may change of a definition",
+        summary="Change what may change of a definition; once live again, what is due is closed",
         handler=handlers.change_board,
         scope="admin",
         changes=True,
@@ -153,7 +162,7 @@ ROUTES: tuple[Route, ...] = (
         handler=handlers.top,
         scope="read",
         query=(
-            PERIOD,
+            *WINDOW,
             Parameter("limit", Integer(1, 1000), "Entries in a page.", 10),
             AFTER,
             *READ,
@@ -168,7 +177,7 @@ ROUTES: tuple[Route, ...] = (
         summary="One member's entry and percentile",
         handler=handlers.member,
         scope="read",
-        query=(PERIOD, *READ),
+        query=(*WINDOW, *READ),
         answers={200: (answers.MemberAnswer,)},
         codes=("member_not_found", *WINDOW_CODES),
     ),
@@ -180,7 +189,7 @@ ROUTES: tuple[Route, ...] = (
         handler=handlers.around,
         scope="read",
         query=(
-            PERIOD,
+            *WINDOW,
             Parameter("member", MemberName(), "The member in the centre."),
             Parameter(
                 "rank",
@@ -205,7 +214,7 @@ ROUTES: tuple[Route, ...] = (
         handler=handlers.rank,
         scope="read",
         query=(
-            PERIOD,
+            *WINDOW,
             Parameter("score", SCORE, "One number per score key, joined by commas.", required=True),
             *READ,
         ),
@@ -219,9 +228,25 @@ ROUTES: tuple[Route, ...] = (
         summary="A text that depends on a window's standings and on nothing else",
         handler=handlers.digest,
         scope="read",
-        query=(PERIOD, *READ),
+        query=(*WINDOW, *READ),
         answers={200: (answers.DigestAnswer,)},
         codes=WINDOW_CODES,
+    ),
+    Route(
+        method="GET",
+        path="/v1/boards/{board}/periods",
+        name="periods",
+        summary="The windows that ever held an event and the fixed ones, newest first",
+        handler=handlers.periods,
+        scope="read",
+        query=(
+            Parameter("kind", Text(32), "Only windows of this kind, or the fixed one so named."),
+            Parameter("limit", Integer(1, 1000), "Windows in a page.", 100),
+            AFTER,
+            *READ,
+        ),
+        answers={200: (answers.PeriodsAnswer,)},
+        codes=(*READ_CODES, "period_not_found"),
     ),
     Route(
         method="GET",

@@ -216,7 +216,8 @@ async def _run(config: Config, data_directory: Path, guard_process: int, samples
         reserved_free_bytes=config.reserved_free_bytes,
     )
     options = ActorOptions(
-        BoardOptions(log_options, config.snapshot_events), config.commit_events_max
+        BoardOptions(log_options, config.snapshot_events, config.archive_cache_bytes_max),
+        config.commit_events_max,
     )
     boards = NodeBoards(config, Directory(data_directory, options))
     gateway = Gateway(boards, config)
@@ -237,10 +238,9 @@ async def _run(config: Config, data_directory: Path, guard_process: int, samples
 
 
 async def _fill_samples(url: str) -> None:
-    from node.client import NodeError  # noqa: PLC0415
     from node.samples import load_samples  # noqa: PLC0415
 
     try:
         await load_samples(url)
-    except NodeError as error:
+    except RanknodeError as error:
         _LOG.error("the sample boards could not be filled: %s", error)

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import importlib.resources
+import itertools
 from typing import Any
 
 import msgspec
+from rich.columns import Columns
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from node.client import Client, NodeError, board_path
-from node.importing import import_events
-from node.tables import TopPage, read_top, top_table
-from node.transfer import read_ndjson
+from node.importing import Summary, import_events
+from node.tables import read_top, top_table
+from node.transfer import Header, read_ndjson
 from persistence.errors import RanknodeError
+
+SEASON = "yearly:2018-01-01"  # the last one in the file
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A board and the file of its events."""
+    """A board and the file of its events. tops: windows to show, each with its title."""
 
     board: str
     title: str
     file: str
     definition: dict[str, Any]
+    tops: dict[str, str]
 
 
 SAMPLES = (
@@ -34,9 +39,11 @@ SAMPLES = (
             "aggregation": "sum",
             "score": [{"name": "points", "direction": "desc", "decimals": 1}],
             "rank_method": "competition",
+            "periods": ["yearly", "all_time"],
             # The races are years old: their keys must not be forgotten before they arrive.
             "key_retention_days": None,
         },
+        {SEASON: "Formula 1 points of 2018", "all_time": "Formula 1 points since 2010"},
     ),
     Sample(
         "f1-fastest-laps",
@@ -45,23 +52,30 @@ SAMPLES = (
         {
             "aggregation": "best",
             "score": [{"name": "lap_ms", "direction": "asc", "decimals": 0}],
+            "rank_method": "competition",
+            "periods": ["all_time", "daily"],
             "key_retention_days": None,
         },
+        {"all_time": "Formula 1 fastest laps, in milliseconds"},
     ),
 )
 BATCH_EVENTS = 500
 TOP_ENTRIES = 5
-FIRST_RECORDS = 2  # a board's log begins with its definition and the opening of its window
+FIRST_RECORDS = 2  # a board's log begins with its definition and the opening of all_time
 
 
 class _Description(msgspec.Struct):
     sequence: int
+    mode: str
+    periods: list[Any]
 
 
 async def load_samples(url: str, console: Console | None = None) -> None:
     """Load the sample boards into the node at `url`, once, and show what to try.
 
-    Raises NodeError when the node cannot be reached, RanknodeError when it refused an event.
+    The history goes in while a board is in backfill mode; then its seasons and race days close.
+    Raises NodeError when the node cannot be reached, RanknodeError when it refused an event or has
+    other boards of these names.
     """
     console = console or Console(stderr=True)
     async with Client(url) as client:
@@ -75,35 +89,55 @@ async def load_samples(url: str, console: Console | None = None) -> None:
             for sample in SAMPLES:
                 await _load(client, sample, progress)
         for sample in SAMPLES:
-            page = await read_top(client, sample.board, TOP_ENTRIES)
-            console.print(top_table(page, sample.title))
-    _show_calls(console, url, page)
+            tables = [
+                top_table(await read_top(client, sample.board, TOP_ENTRIES, period), title)
+                for period, title in sample.tops.items()
+            ]
+            console.print(Columns(tables))
+    _show_calls(console, url)
 
 
 async def _load(client: Client, sample: Sample, progress: Progress) -> None:
     """Create a board and send its events, unless it holds them all."""
     lines = sample_lines(sample)
     task = progress.add_task(sample.title, total=len(lines))
-    try:
-        body = msgspec.json.encode(sample.definition)
-        await client.request("PUT", board_path(sample.board), body)
-    except NodeError as error:
-        if error.code != "board_exists":
-            raise
-    answer = await client.request("GET", board_path(sample.board))
-    description = msgspec.json.decode(answer, type=_Description)
-    if description.sequence >= len(lines) + FIRST_RECORDS:
+    if await _is_loaded(client, sample, len(lines)):
         progress.update(task, completed=len(lines))
         return
-    summary = await import_events(
+    summary = Summary()
+    await import_events(
         client,
         sample.board,
-        read_ndjson(lines),
+        itertools.chain([_header(sample)], read_ndjson(lines)),
+        summary,
+        backfill=True,
         batch_events_max=BATCH_EVENTS,
         on_batch=lambda: progress.advance(task, BATCH_EVENTS),
     )
     if summary.rejected:
         raise RanknodeError(f"{sample.board} refused a sample: {summary.reasons[0]}")
+
+
+async def _is_loaded(client: Client, sample: Sample, events: int) -> bool:
+    """Tell whether a board holds all of its events and is live again, as after a whole load."""
+    try:
+        answer = await client.request("GET", board_path(sample.board))
+    except NodeError as error:
+        if error.code != "board_not_found":
+            raise
+        return False
+    found = msgspec.json.decode(answer, type=_Description)
+    if found.periods != sample.definition["periods"]:
+        raise RanknodeError(
+            f"there is another board {sample.board}, with other periods; delete it to load this one"
+        )
+    return found.mode == "live" and found.sequence >= events + FIRST_RECORDS
+
+
+def _header(sample: Sample) -> Header:
+    """Write a sample's definition as the first line of an export has it."""
+    written = msgspec.json.encode(sample.definition)
+    return Header(msgspec.json.decode(written, type=dict[str, msgspec.Raw]))
 
 
 def sample_lines(sample: Sample) -> list[bytes]:
@@ -112,12 +146,11 @@ def sample_lines(sample: Sample) -> list[bytes]:
     return (folder / sample.file).read_bytes().splitlines()
 
 
-def _show_calls(console: Console, url: str, page: TopPage) -> None:
+def _show_calls(console: Console, url: str) -> None:
     console.print("Try:")
-    member = page.entries[0].member if page.entries else "hamilton"
     for path in (
-        f"{board_path('f1-points', 'top')}?limit=3",
-        board_path("f1-fastest-laps", "members", member),
-        f"{board_path('f1-points', 'around')}?rank=10&above=2&below=2",
+        f"{board_path('f1-points', 'top')}?period={SEASON}&limit=3",
+        f"{board_path('f1-points', 'members', 'hamilton')}?period={SEASON}",
+        f"{board_path('f1-points', 'periods')}?kind=yearly&limit=3",
     ):
         console.print(f"  curl '{url}{path}'", highlight=False, soft_wrap=True, markup=False)

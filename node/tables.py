@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 import msgspec
 from rich.table import Table
 from rich.text import Text
@@ -18,17 +20,28 @@ class TopEntry(msgspec.Struct):
     achieved_at: str
 
 
+class TopPeriod(msgspec.Struct):
+    """The window that a page is of."""
+
+    id: str
+
+
 class TopPage(msgspec.Struct):
-    """The first entries of a board."""
+    """The first entries of a board's window."""
 
     board: str
+    period: TopPeriod
     members: int
     entries: list[TopEntry]
 
 
-async def read_top(client: Client, board: str, limit: int) -> TopPage:
-    """Ask for the first entries of a board. Raises NodeError."""
-    answer = await client.request("GET", f"{board_path(board, 'top')}?limit={limit}")
+async def read_top(client: Client, board: str, limit: int, period: str | None = None) -> TopPage:
+    """Ask for the first entries of a window, the board's first if none is named. Raises NodeError.
+
+    period: as the contract's queries take it.
+    """
+    query = {"limit": str(limit)} | ({"period": period} if period is not None else {})
+    answer = await client.request("GET", f"{board_path(board, 'top')}?{urlencode(query)}")
     return msgspec.json.decode(answer, type=TopPage)
 
 

@@ -13,6 +13,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from actors.answers import Number, Time
 from actors.definition import (
+    DAY_START,
+    FIXED_NAME,
+    KINDS,
     Aggregation,
     ClosedPeriods,
     GraceSeconds,
@@ -44,6 +47,59 @@ Value = (
     ]
 )
 BoardName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]{0,63}$")]
+Instant = Annotated[str, Meta(description="RFC 3339 with an offset.")]
+
+Grace = Annotated[
+    GraceSeconds,
+    Meta(description="For so long after a window's end late events still count; then it closes."),
+]
+Tolerance = Annotated[
+    ToleranceSeconds, Meta(description="How far in the future an event's `occurred_at` may lie.")
+]
+Retention = Annotated[
+    RetentionDays | None,
+    Meta(
+        description="For how many days after receipt idempotency keys are remembered, whatever"
+        " closes; older events are refused while the board is live. null is for ever."
+    ),
+]
+KeptPeriods = Annotated[
+    ClosedPeriods | None,
+    Meta(description="How many closed windows of each kind are kept; null keeps all."),
+]
+BoardMode = Annotated[
+    Mode,
+    Meta(
+        description="In `backfill` no window closes and any past event counts: for history. Back"
+        " in `live`, all that is due closes."
+    ),
+]
+
+
+class FixedWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A window with a name and bounds of its own: its start is included, its end excluded."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=f"^{FIXED_NAME.pattern}$",
+            description=f"No kind's name: none of {', '.join(KINDS)}.",
+        ),
+    ]
+    start: Instant
+    end: Instant
+
+
+PeriodKind = Literal["all_time", "daily", "weekly", "monthly", "yearly"]
+Periods = Annotated[
+    list[PeriodKind | FixedWindow],
+    Meta(
+        min_length=1,
+        max_length=64,
+        description="The windows that an event counts in: kinds, a new window of which begins"
+        " where the last one ends, and fixed windows; each once. The first is a query's default.",
+    ),
+]
 
 
 class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,14 +127,14 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parts of a definition that may change; what is left out stays."""
 
-    grace_seconds: GraceSeconds | UnsetType = UNSET
-    future_tolerance_seconds: ToleranceSeconds | UnsetType = UNSET
-    key_retention_days: RetentionDays | UnsetType | None = UNSET
-    keep_closed_periods: ClosedPeriods | UnsetType | None = UNSET
+    grace_seconds: Grace | UnsetType = UNSET
+    future_tolerance_seconds: Tolerance | UnsetType = UNSET
+    key_retention_days: Retention | UnsetType = UNSET
+    keep_closed_periods: KeptPeriods | UnsetType = UNSET
     min_value: Value | UnsetType | None = UNSET
     max_value: Value | UnsetType | None = UNSET
     sources: Sources | UnsetType | None = UNSET
-    mode: Mode | UnsetType = UNSET
+    mode: BoardMode | UnsetType = UNSET
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,20 +146,27 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = msgspec.field(default_factory=lambda: [ScoreKey("score")])
     tie_rule: TieRule = "earliest"
     rank_method: RankMethod = "ordinal"
-    periods: Annotated[list[Literal["all_time"]], Meta(min_length=1, max_length=1)] = msgspec.field(
-        default_factory=lambda: ["all_time"]
-    )
-    timezone: Annotated[str, Meta(description="A name of the IANA database.")] = "UTC"
-    day_starts_at: Annotated[str, Meta(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$")] = "00:00"
-    week_starts_on: Weekday = "monday"
-    grace_seconds: GraceSeconds = 300
-    future_tolerance_seconds: ToleranceSeconds = 60
-    key_retention_days: RetentionDays | None = 30
-    keep_closed_periods: ClosedPeriods | None = None
+    periods: Periods = msgspec.field(default_factory=lambda: ["all_time"])
+    timezone: Annotated[
+        str,
+        Meta(description="A name of the IANA database: the zone by whose clock windows begin."),
+    ] = "UTC"
+    day_starts_at: Annotated[
+        str,
+        Meta(
+            pattern=f"^{DAY_START.pattern}$",
+            description="Local time; weeks, months and years begin with their first day.",
+        ),
+    ] = "00:00"
+    week_starts_on: Annotated[Weekday, Meta(description="The first day of a week.")] = "monday"
+    grace_seconds: Grace = 300
+    future_tolerance_seconds: Tolerance = 60
+    key_retention_days: Retention = 30
+    keep_closed_periods: KeptPeriods = None
     min_value: Value | None = None
     max_value: Value | None = None
     sources: Sources | None = None
-    mode: Mode = "live"
+    mode: BoardMode = "live"
 
 
 class ListedBoard(Definition, frozen=True, kw_only=True):

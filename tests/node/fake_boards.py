@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from actors.errors import Refusal
-from actors.questions import Change, Question, Submit
+from actors.questions import Change, Describe, Question, Submit, Top
 from node.config import Config
 from node.gateway import Gateway
 
@@ -66,6 +66,7 @@ class KeyedBoards(FakeBoards):
     def __init__(self) -> None:
         super().__init__()
         self.definitions: dict[str, bytes] = {}
+        self.current: dict[str, dict[str, Any]] = {}  # what changes made of the definitions
         self.changes: list[bytes] = []
         self.events: defaultdict[str, dict[str, Any]] = defaultdict(dict)
 
@@ -77,17 +78,27 @@ class KeyedBoards(FakeBoards):
             raise Refusal("board_exists", "it is another one")
         created = board not in self.definitions
         self.definitions[board] = definition
+        self.current[board] = {"mode": "live", **json.loads(definition)}
         return created, b"{}"
+
+    def has(self, board: str, mode: str = "live") -> None:
+        """Have a board from the start."""
+        self.definitions[board] = b"{}"
+        self.current[board] = {"mode": mode}
 
     async def ask(self, board: str, question: Question, min_sequence: int | None) -> bytes:
         await self._note("ask", board, question)
+        sequence = len(self.events[board]) + 2
+        if isinstance(question, Describe):
+            if board not in self.definitions:
+                raise Refusal("board_not_found", f"there is no board {board}")
+            return encoded(self.current[board] | {"sequence": sequence}, False)
         entries = [
             {"rank": 1, "member": "a[b]", "score": 1.5, "achieved_at": "2026-01-01T00:00:00Z"},
         ]
-        sequence = len(self.events[board]) + 2
-        return encoded(
-            {"board": board, "members": 1, "sequence": sequence, "entries": entries}, False
-        )
+        period = question.period if isinstance(question, Top) else None
+        answer = {"board": board, "period": {"id": period or "all_time"}, "members": 1}
+        return encoded(answer | {"sequence": sequence, "entries": entries}, False)
 
     async def submit(self, board: str, question: Submit | Change) -> bytes:
         await self._note("submit", board)
@@ -95,6 +106,7 @@ class KeyedBoards(FakeBoards):
             raise Refusal("board_not_found", f"there is no board {board}")
         if isinstance(question, Change):
             self.changes.append(question.body)
+            self.current[board] |= json.loads(question.body)
             return b"{}"
         try:
             events = json.loads(question.body, parse_float=str, parse_int=str)["events"]

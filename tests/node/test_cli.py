@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -166,7 +167,7 @@ def test_commands_and_boards_agree_on_the_folder() -> None:
 def test_import_reads_standard_input_and_ends_with_1_on_a_rejection() -> None:
     """Rejected lines are shown with their numbers, and the exit code tells of them."""
     boards = KeyedBoards()
-    boards.definitions["b"] = b"{}"
+    boards.has("b")
     text = b"member,value,idempotency_key\na,1,k1\na,9000000,k2\na,x,k3\n"
     result = against(boards, "import", "b", "-", "--format", "csv", stdin=text)
     assert result.exit_code == 1, result.output
@@ -178,11 +179,65 @@ def test_import_reads_standard_input_and_ends_with_1_on_a_rejection() -> None:
 def test_import_tells_csv_by_its_name(tmp_path: Path) -> None:
     """A file that ends in .csv is read as CSV."""
     boards = KeyedBoards()
-    boards.definitions["b"] = b"{}"
+    boards.has("b")
     file = tmp_path / "events.CSV"
     file.write_text("member,value,idempotency_key\na,1,k1\n")
     assert against(boards, "import", "b", str(file)).exit_code == 0
     assert boards.events["b"]["k1"]["value"] == "1"
+
+
+def test_import_backfills_a_board_that_is_there() -> None:
+    """`import --backfill` brings the board into backfill mode and back."""
+    boards = KeyedBoards()
+    boards.has("b")
+    text = b"member,value,idempotency_key\na,1,k1\n"
+    arguments = ("import", "b", "-", "--format", "csv", "--backfill")
+    result = against(boards, *arguments, stdin=text)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "1 applied, 0 duplicates, 0 rejected\n"
+    assert boards.changes == [b'{"mode":"backfill"}', b'{"mode":"live"}']
+
+
+@pytest.mark.parametrize("backfill", [True, False])
+def test_an_interrupted_import_says_how_to_go_on(backfill: bool, tmp_path: Path) -> None:
+    """Ctrl-C names the mode that the board is left in, and says that running again resumes."""
+    boards = KeyedBoards()
+    boards.has("b")
+    file = tmp_path / "events.ndjson"
+    lines = [{"member": "a", "value": 1, "idempotency_key": f"k{n}"} for n in range(3)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    # Tests that run in the background are started with SIGINT ignored, and their children too.
+    script = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from node.cli import main; main()"
+    )
+    options = ["--batch", "1", *(["--backfill"] if backfill else [])]
+
+    async def run() -> tuple[int | None, str]:
+        held, released = asyncio.Event(), asyncio.Event()
+
+        async def hold() -> None:
+            held.set()
+            await released.wait()
+
+        boards.behave = lambda: hold() if len(boards.events["b"]) == 2 else None
+        async with serving(boards) as gateway:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", script, "import", "b", str(file), "--url", gateway.url,
+                *options, stderr=subprocess.PIPE,
+            )  # fmt: skip
+            await held.wait()
+            process.send_signal(signal.SIGINT)
+            _, errors = await process.communicate()
+            released.set()
+        return process.returncode, errors.decode()
+
+    exit_code, errors = asyncio.run(run())
+    assert exit_code == 1
+    assert "Traceback" not in errors
+    assert "Run the import again to resume" in errors
+    assert ("b is left in backfill mode" in errors) == backfill
+    assert boards.current["b"]["mode"] == ("backfill" if backfill else "live")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +273,16 @@ def test_top_prints_exact_scores() -> None:
     assert result.exit_code == 0, result.output
     assert "a[b]" in result.stdout
     assert "1.5" in result.stdout
-    assert boards.calls[0][2].limit == 3
+    assert (boards.calls[0][2].limit, boards.calls[0][2].period) == (3, None)
+
+
+def test_top_asks_for_a_window() -> None:
+    """`top --period` passes the window on as it is, and names it."""
+    boards = KeyedBoards()
+    result = against(boards, "top", "b", "--period", "weekly:previous")
+    assert result.exit_code == 0, result.output
+    assert boards.calls[0][2].period == "weekly:previous"
+    assert "b weekly:previous" in result.stdout
 
 
 def test_serve_starts_the_node_it_was_told_to(

@@ -11,10 +11,12 @@ import pytest
 from rich.console import Console
 
 from actors.errors import Refusal
+from actors.questions import Top
 from node.client import ATTEMPTS_MAX, Client, NodeError, board_path
 from node.importing import REASONS_MAX, Summary, import_events
 from node.samples import SAMPLES, load_samples, sample_lines
 from node.transfer import read_ndjson
+from persistence.errors import RanknodeError
 from tests.node.fake_boards import FakeBoards, KeyedBoards, serving
 
 HEADER = b'{"board":"other","definition":{"aggregation":"sum","mode":"live","min_value":0.10}}'
@@ -35,25 +37,36 @@ class Pauses:
 
 
 def run_import(
-    boards: KeyedBoards, lines: list[bytes], batch: int = 2, pauses: Pauses | None = None
+    boards: KeyedBoards,
+    lines: list[bytes],
+    batch: int = 2,
+    *,
+    pauses: Pauses | None = None,
+    backfill: bool = False,
+    summary: Summary | None = None,
 ) -> Summary:
-    async def run() -> Summary:
+    summary = summary or Summary()
+
+    async def run() -> None:
         async with serving(boards) as gateway, Client(gateway.url, pauses or Pauses()) as client:
-            return await import_events(
+            await import_events(
                 client,
                 "b",
                 read_ndjson(lines),
+                summary,
+                backfill=backfill,
                 batch_events_max=batch,
                 on_batch=lambda: None,
             )
 
-    return asyncio.run(run())
+    asyncio.run(run())
+    return summary
 
 
 def made() -> KeyedBoards:
     """Make boards that have the board "b" already."""
     boards = KeyedBoards()
-    boards.definitions["b"] = b"{}"
+    boards.has("b")
     return boards
 
 
@@ -133,6 +146,82 @@ def test_a_board_that_is_there_keeps_its_definition() -> None:
     assert boards.changes == []
 
 
+LIVE, BACKFILL = b'{"mode":"live"}', b'{"mode":"backfill"}'
+
+
+def kinds(boards: KeyedBoards) -> list[str]:
+    """Name what was sent to the boards, in order: created, changed, described or submitted."""
+    return [call[0] for call in boards.calls]
+
+
+def test_a_backfill_makes_the_round_trip() -> None:
+    """A board that is there is in backfill mode for all events, and live again after the last."""
+    boards, modes = made(), []
+    take = boards.take
+
+    def watched(board: str, given: dict[str, Any]) -> dict[str, Any]:
+        modes.append(boards.current["b"]["mode"])
+        return take(board, given)
+
+    boards.take = watched  # type: ignore[method-assign]
+    summary = run_import(boards, [event(number) for number in range(5)], backfill=True)
+    assert (summary.applied, summary.unfinished) == (5, {})
+    assert modes == ["backfill"] * 5
+    assert boards.changes == [BACKFILL, LIVE]
+
+
+def test_a_backfill_with_a_header_is_one_round_trip() -> None:
+    """A board that the header creates is in backfill mode already, and ends as the header says."""
+    boards = KeyedBoards()
+    run_import(boards, [HEADER, event(1)], backfill=True)
+    assert boards.changes == [b'{"mode":"live","min_value":0.10}']
+
+
+def test_a_backfill_into_a_board_of_its_own_definition() -> None:
+    """A header does not change a board that is there, and its history goes in all the same."""
+    boards = made()
+    summary = run_import(boards, [HEADER, event(1)], backfill=True)
+    assert (summary.applied, len(summary.notes)) == (1, 1)
+    assert boards.changes == [BACKFILL, LIVE]
+
+
+def test_a_backfill_of_no_board_sends_nothing() -> None:
+    """A board that is not there, in a file without a header, is refused before any event."""
+    boards, summary = KeyedBoards(), Summary()
+    with pytest.raises(NodeError, match="board_not_found"):
+        run_import(boards, [event(1)], backfill=True, summary=summary)
+    assert kinds(boards) == ["ask"]
+    assert summary.unfinished == {}
+
+
+@pytest.mark.parametrize(
+    ("first", "unfinished"),
+    [(HEADER, {"mode", "min_value"}), (event(0), {"mode"})],
+    ids=["header", "board"],
+)
+def test_a_broken_backfill_stays_open_and_resumes(first: bytes, unfinished: set[str]) -> None:
+    """After a break nothing has closed; run again, the rest counts and the board goes live."""
+
+    def fail() -> None:
+        if len(boards.events["b"]) >= 4:
+            raise Refusal("storage_full", "no room")
+
+    boards, summary = KeyedBoards(), Summary()
+    if first is not HEADER:
+        boards.has("b")
+    lines = [first, *(event(number) for number in range(1, 7))]
+    boards.behave = fail
+    with pytest.raises(NodeError, match="storage_full"):
+        run_import(boards, lines, backfill=True, summary=summary)
+    assert set(summary.unfinished) == unfinished
+    assert boards.current["b"]["mode"] == "backfill"
+    boards.behave = lambda: None
+    summary = run_import(boards, lines, backfill=True)
+    assert summary.applied + summary.duplicates == len(boards.events["b"])
+    assert (summary.duplicates, summary.unfinished) == (4, {})
+    assert boards.current["b"]["mode"] == "live"
+
+
 def failing(times: int, fail: Callable[[], None]) -> Callable[[], None]:
     remaining = [times]
 
@@ -204,25 +293,69 @@ def test_a_path_carries_any_member() -> None:
     assert board_path("b", "members", "a/b%") == "/v1/boards/b/members/a%2Fb%25"
 
 
-def test_the_samples_are_loaded_once() -> None:
-    """A first load sends every line of both boards; a second sends nothing and shows them."""
+def load(boards: KeyedBoards, times: int = 1) -> str:
+    """Load the samples into a node, and return what was shown."""
+    shown = io.StringIO()
 
-    async def run() -> tuple[int, int]:
+    async def run() -> None:
         async with serving(boards) as gateway:
-            await load_samples(gateway.url, console)
-            first = len(boards.calls)
-            await load_samples(gateway.url, console)
-            return first, len(boards.calls) - first
+            for _ in range(times):
+                await load_samples(gateway.url, Console(file=shown, width=200))
 
-    boards, console = KeyedBoards(), Console(file=io.StringIO(), width=200)
-    first, second = asyncio.run(run())
+    asyncio.run(run())
+    return shown.getvalue()
+
+
+def test_the_samples_are_loaded_once() -> None:
+    """A first load sends every line of both boards and closes them; a second only shows them."""
+    boards = KeyedBoards()
+    load(boards)
     assert set(boards.definitions) == {sample.board for sample in SAMPLES}
     for sample in SAMPLES:
         assert len(boards.events[sample.board]) == len(sample_lines(sample))
-    assert first > 10
-    submits = [call for call in boards.calls[first:] if call[0] == "submit"]
-    assert submits == []
-    assert second == 6
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert shown.count("curl '") == 6
+        assert boards.current[sample.board] == sample.definition | {
+            "mode": "live", "min_value": None, "max_value": None, "sources": None,
+        }  # fmt: skip
+    assert boards.changes == [LIVE] * len(SAMPLES)
+    first = len(boards.calls)
+    load(boards)
+    assert set(kinds(boards)[first:]) == {"ask"}
+
+
+def test_a_load_that_broke_off_is_resumed() -> None:
+    """A board that was left in backfill mode gets its rest, and goes live, at the next start."""
+    boards = KeyedBoards()
+    load(boards)
+    points = SAMPLES[0].board
+    for number, key in enumerate(list(boards.events[points])):
+        if number % 3:
+            del boards.events[points][key]
+    boards.current[points]["mode"] = "backfill"
+    load(boards)
+    assert len(boards.events[points]) == len(sample_lines(SAMPLES[0]))
+    assert boards.current[points]["mode"] == "live"
+
+
+def test_another_board_of_a_samples_name_is_left_alone() -> None:
+    """A board with other periods gets no samples; the error names it."""
+    boards = KeyedBoards()
+    boards.has("f1-points")
+    boards.current["f1-points"]["periods"] = ["all_time"]
+    with pytest.raises(RanknodeError, match="f1-points"):
+        load(boards)
+    assert kinds(boards) == ["ask"]
+
+
+def test_the_samples_show_a_season_beside_all_time() -> None:
+    """The tops of the last season and of all time are shown, and three calls about seasons."""
+    boards = KeyedBoards()
+    shown = load(boards)
+    periods = [call[2].period for call in boards.calls if isinstance(call[-1], Top)]
+    assert periods == ["yearly:2018-01-01", "all_time", "all_time"]
+    (titles,) = [line for line in shown.splitlines() if "points of 2018" in line]
+    assert "points since 2010" in titles
     assert "a[b]" in shown
+    calls = [line for line in shown.splitlines() if "curl '" in line]
+    assert len(calls) == 3
+    assert sum("period=yearly:2018-01-01" in line for line in calls) == 2
+    assert sum("/periods?kind=yearly" in line for line in calls) == 1

@@ -9,6 +9,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from actors.definition import apply_changes, parse_definition
+from actors.errors import Refusal
 from actors.questions import Submit
 from actors.submission import parse_submission
 from node import openapi, problems, wire
@@ -87,9 +88,8 @@ def test_request_examples_are_accepted_by_the_board() -> None:
     for example in openapi.REQUEST_EXAMPLES["submitEvents"].values():
         submission = parse_submission(Submit(False, 0, json.dumps(example).encode(), False))
         assert not [event for event in submission.events if isinstance(event, Exception)]
-    definition = parse_definition(
-        json.dumps(openapi.REQUEST_EXAMPLES["createBoard"]["points"]).encode(), False
-    )
+    for example in openapi.REQUEST_EXAMPLES["createBoard"].values():
+        definition = parse_definition(json.dumps(example).encode(), False)
     changes = json.dumps(openapi.REQUEST_EXAMPLES["changeBoard"]["import"]).encode()
     assert apply_changes(definition, changes, False).mode == "backfill"
 
@@ -120,6 +120,53 @@ def test_the_documented_definition_has_the_boards_fields_and_defaults() -> None:
     assert shown == msgspec.to_builtins(documented)
     info = wire.BoardInfo.__struct_fields__
     assert set(info) - set(shown) == {"board", "created_at", "sequence", "members"}
+
+
+CUP = {"name": "cup", "start": "2026-01-01T00:00:00+01:00", "end": "2026-01-02T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("periods", "accepted"),
+    [
+        (["all_time"], True),
+        (["daily", "weekly", "monthly", "yearly", "all_time", CUP], True),
+        ([CUP | {"name": f"cup-{number}"} for number in range(64)], True),
+        ([CUP | {"name": f"cup-{number}"} for number in range(65)], False),
+        ([], False),
+        (["hourly"], False),
+        ([CUP | {"name": "Cup"}], False),
+        ([CUP | {"name": "c" * 33}], False),
+        ([CUP | {"venue": "here"}], False),
+        ([{"name": "cup", "start": "2026-01-01T00:00:00Z"}], False),
+    ],
+)
+def test_the_documented_periods_are_the_boards(periods: list[Any], accepted: bool) -> None:
+    """The document and the board take and refuse the same lists of periods."""
+    body = {"aggregation": "sum", "periods": periods}
+    try:
+        parse_definition(json.dumps(body).encode(), False)
+        taken = True
+    except Refusal:
+        taken = False
+    assert (fits(body, wire.Definition), taken) == (accepted, accepted)
+
+
+def test_the_document_explains_what_a_window_is(document: dict[str, Any]) -> None:
+    """Every field that decides when windows begin, close and are forgotten says so."""
+    fields = document["components"]["schemas"]["Definition"]["properties"]
+    for name in ("periods", "timezone", "day_starts_at", "week_starts_on", "grace_seconds",
+                 "keep_closed_periods", "mode"):  # fmt: skip
+        assert "description" in json.dumps(fields[name]), name
+
+
+def test_every_query_about_a_window_may_name_a_revision(document: dict[str, Any]) -> None:
+    """A call that takes `period` takes `revision`, and can say that a window is not kept."""
+    about_windows = {"top", "member", "around", "rank", "digest"}
+    for name, operation in operations(document).items():
+        parameters = {parameter["name"] for parameter in operation["parameters"]}
+        assert ("period" in parameters) == (name in about_windows)
+        assert ("revision" in parameters) == (name in about_windows)
+        assert ("410" in operation["responses"]) == (name in about_windows)
 
 
 def test_the_documented_changes_are_the_boards() -> None:

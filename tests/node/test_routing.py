@@ -5,7 +5,17 @@ from typing import Any
 
 import pytest
 
-from actors.questions import Around, Change, Describe, Digest, Member, Rank, Submit, Top
+from actors.questions import (
+    Around,
+    Change,
+    Describe,
+    Digest,
+    Member,
+    Periods,
+    Rank,
+    Submit,
+    Top,
+)
 from tests.node.fake_boards import (
     ANSWER,
     NOW_US,
@@ -17,29 +27,56 @@ from tests.node.fake_boards import (
     serving,
 )
 
+HEAD = (False, NOW_US)
+NEWEST = (*HEAD, None, None)  # the board's first window, in its newest revision
+
 QUESTIONS = [
-    ("/v1/boards/b", Describe(False, NOW_US), None),
-    ("/v1/boards/b/top", Top(False, NOW_US, None, 10, None), None),
+    ("/v1/boards/b", Describe(*HEAD), None),
+    ("/v1/boards/b/top", Top(*NEWEST, 10, None), None),
     (
         "/v1/boards/b/top?limit=1000&after=x-Y_z&period=all_time&min_sequence=7&read=actor",
-        Top(False, NOW_US, "all_time", 1000, "x-Y_z"),
+        Top(*HEAD, "all_time", None, 1000, "x-Y_z"),
         7,
     ),
-    ("/v1/boards/b/members/ada", Member(False, NOW_US, None, "ada"), None),
-    ("/v1/boards/b/around?member=ada", Around(False, NOW_US, None, "ada", None, None, 4, 4), None),
+    (
+        "/v1/boards/b/top?period=daily:2026-11-30&revision=2",
+        Top(*HEAD, "daily:2026-11-30", 2, 10, None),
+        None,
+    ),
+    ("/v1/boards/b/members/ada", Member(*NEWEST, "ada"), None),
+    (
+        "/v1/boards/b/members/ada?period=cup&revision=1",
+        Member(*HEAD, "cup", 1, "ada"),
+        None,
+    ),
+    ("/v1/boards/b/around?member=ada", Around(*NEWEST, "ada", None, None, 4, 4), None),
     (
         "/v1/boards/b/around?rank=3&above=0&below=500",
-        Around(False, NOW_US, None, None, 3, None, 0, 500),
+        Around(*NEWEST, None, 3, None, 0, 500),
         None,
     ),
     (
-        "/v1/boards/b/around?score=10,95.5",
-        Around(False, NOW_US, None, None, None, "10,95.5", 4, 4),
+        "/v1/boards/b/around?score=10,95.5&period=weekly&revision=3",
+        Around(*HEAD, "weekly", 3, None, None, "10,95.5", 4, 4),
         None,
     ),
-    ("/v1/boards/b/rank?score=-1.50", Rank(False, NOW_US, None, "-1.50"), None),
-    ("/v1/boards/b/rank?score=10%2C95.5", Rank(False, NOW_US, None, "10,95.5"), None),
-    ("/v1/boards/b/digest?period=daily%3Aprevious", Digest(False, NOW_US, "daily:previous"), None),
+    ("/v1/boards/b/rank?score=-1.50", Rank(*NEWEST, "-1.50"), None),
+    (
+        "/v1/boards/b/rank?score=10%2C95.5&period=cup&revision=1",
+        Rank(*HEAD, "cup", 1, "10,95.5"),
+        None,
+    ),
+    (
+        "/v1/boards/b/digest?period=daily%3Aprevious&revision=1",
+        Digest(*HEAD, "daily:previous", 1),
+        None,
+    ),
+    ("/v1/boards/b/periods", Periods(*HEAD, None, 100, None), None),
+    (
+        "/v1/boards/b/periods?kind=yearly&limit=1000&after=x-Y_z&min_sequence=9&read=actor",
+        Periods(*HEAD, "yearly", 1000, "x-Y_z"),
+        9,
+    ),
 ]
 
 
@@ -156,6 +193,12 @@ BAD_QUERIES = [
     ("top?min_sequence=-1", "min_sequence"),
     ("top?read=cache", "read"),
     ("top?period=", "period"),
+    *((f"{call}revision={text}", "revision") for text in ("0", "-1", "one", "1.0")
+      for call in ("top?", "members/ada?", "around?rank=1&", "rank?score=1&", "digest?")),
+    ("periods?kind=", "kind"),
+    ("periods?kind=" + "x" * 33, "kind"),
+    *((f"periods?limit={text}", "limit") for text in ("0", "-1", "1001")),
+    ("periods?revision=1", "revision"),
     ("around?rank=0", "rank"),
     ("around?rank=1&above=501", "above"),
     ("around?rank=1&below=-1", "below"),
@@ -176,10 +219,11 @@ def test_a_bad_parameter_is_refused_by_name(rest: str, field: str) -> None:
     assert boards.calls == []
 
 
+@pytest.mark.parametrize("call", ["top", "periods"])
 @pytest.mark.parametrize("text", ["", "x" * 1025])
-def test_an_impossible_cursor_is_an_invalid_cursor(text: str) -> None:
+def test_an_impossible_cursor_is_an_invalid_cursor(call: str, text: str) -> None:
     """A cursor that no answer can have held is invalid_cursor, like any other wrong one."""
-    answer, _ = ask_once("GET", f"/v1/boards/b/top?after={text}")
+    answer, _ = ask_once("GET", f"/v1/boards/b/{call}?after={text}")
     check_problem(answer, 422, "invalid_cursor")
 
 

@@ -136,16 +136,24 @@ def test_second_node_is_refused(make_node: MakeNode) -> None:
 
 
 def test_samples(make_node: MakeNode) -> None:
-    """Every driver's career total is the sum of the official season tables; loaded once."""
+    """Seasons are the official tables, closed; careers are their sums; nothing is loaded twice."""
     official: dict[str, Decimal] = defaultdict(Decimal)
+    seasons: dict[str, dict[str, Decimal]] = defaultdict(dict)
     with OFFICIAL_POINTS.open() as file:
         for row in csv.DictReader(file):
             official[row["driver"]] += Decimal(row["points"])
+            seasons[row["season"]][row["driver"]] = Decimal(row["points"])
     node = make_node("data", "--samples").start()
     wait_until(lambda: "curl" in node.output.read_text(), 60, "the samples are shown")
-    top = node.ask("/v1/boards/f1-points/top?limit=1000")
+    top = node.ask("/v1/boards/f1-points/top?period=all_time&limit=1000")
     totals = {entry["member"]: Decimal(str(entry["score"])) for entry in top["entries"]}
     assert totals == official
+    for season, table in seasons.items():
+        path = f"/v1/boards/f1-points/top?period=yearly:{season}-01-01&limit=100"
+        closed = node.ask(path)
+        assert closed["period"]["closed"] is True
+        points = {entry["member"]: Decimal(str(entry["score"])) for entry in closed["entries"]}
+        assert points == table
     laps = node.ask("/v1/boards/f1-fastest-laps/top?limit=1000")
     times = [entry["score"] for entry in laps["entries"]]
     assert times == sorted(times)
@@ -153,7 +161,7 @@ def test_samples(make_node: MakeNode) -> None:
     shown = len(node.output.read_text())
     node.start()
     wait_until(lambda: "curl" in node.output.read_text()[shown:], 60, "the tops are shown again")
-    assert node.ask("/v1/boards/f1-points/top?limit=1000") == top
+    assert node.ask("/v1/boards/f1-points/top?period=all_time&limit=1000") == top
     assert node.stop() == 0
 
 
