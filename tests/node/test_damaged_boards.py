@@ -101,14 +101,15 @@ def test_a_damaged_board_says_so(make_node: MakeNode) -> None:
 @contextlib.contextmanager
 def small_disk(path: Path) -> Iterator[None]:
     path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", path], check=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", path]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root, where it may mount, can make a disk that is small enough to fill")
     try:
         yield
     finally:
         subprocess.run(["umount", "-l", path], check=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_full_disk(make_node: MakeNode, tmp_path: Path) -> None:
     """On a full disk reads go on, also of boards brought up only then, and writes come back."""
     config = tmp_path / "full.toml"
