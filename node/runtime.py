@@ -113,6 +113,8 @@ def _serve(config: Config, samples: bool) -> int:
     _check_port(config)
     data_directory = Path(config.data_directory).resolve()
     lock = DataLock(data_directory)
+    # Ray's workers look for modules where their node was started, before anywhere else.
+    os.chdir(data_directory)
     ray_directory = lock.take_ray_directory()
     watcher = guard.start_guard(ray_directory)
     try:

@@ -40,6 +40,7 @@ class RunningNode:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.output = data.with_name(f"{data.name}.out")
+        self.directory = data.parent
         self._options = options
         self.process: subprocess.Popen[bytes]
 
@@ -53,6 +54,7 @@ class RunningNode:
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 [RANKNODE, "serve", "--data", self.data, "--port", str(self.port), *self._options],
+                cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -118,6 +118,18 @@ def test_rebuild_from_the_log(make_node: MakeNode) -> None:
     assert "from snapshot 0 " in node.output.read_text()
 
 
+def test_starts_in_any_directory(make_node: MakeNode, tmp_path: Path) -> None:
+    """Modules that happen to lie where a node is started are not taken for its own."""
+    for name in ("actors", "node", "persistence"):
+        (tmp_path / "elsewhere" / name).mkdir(parents=True)
+        (tmp_path / "elsewhere" / name / "__init__.py").write_text("raise SystemExit('not ours')")
+    node = make_node()
+    node.directory = tmp_path / "elsewhere"
+    node.start()
+    fill(node)
+    assert node.stop() == 0
+
+
 def test_second_node_is_refused(make_node: MakeNode) -> None:
     """A data directory has one node; a second one says so and leaves the first alone."""
     node = make_node().start()
