@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 import ray.exceptions
@@ -166,7 +167,7 @@ class NodeBoards:
         self._config = config
         self._directory = directory
         self._active: dict[str, ActiveBoard] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._waiting_reads = 0
         self._starting = asyncio.Semaphore(os.cpu_count() or 1)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -280,10 +281,11 @@ class NodeBoards:
     # Life
 
     def _lock(self, board: str) -> asyncio.Lock:
-        """Give the lock of a board's life; kept while the board exists or someone holds it."""
-        if len(self._locks) > 2 * (len(self._directory.listings) + self._config.queue_items_max):
-            self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
-        return self._locks.setdefault(board, asyncio.Lock())
+        """Give the lock of a board's life, which lasts while anyone holds or awaits it."""
+        lock = self._locks.get(board)
+        if lock is None:
+            lock = self._locks[board] = asyncio.Lock()
+        return lock
 
     async def _ready(self, board: str) -> ActiveBoard:
         """Return a board that is up; nothing may be awaited between this and using it.
