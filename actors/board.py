@@ -22,6 +22,7 @@ from persistence.records import (
     DefinitionRecord,
     EventsRecord,
     Record,
+    SequencesLostRecord,
     WindowClosedRecord,
     WindowOpenedRecord,
 )
@@ -114,6 +115,8 @@ class Board:
                 self._close_window(record)
             case EventsRecord():
                 improved = self._count_events(record)
+            case SequencesLostRecord():
+                pass  # nothing is known of what they were, but that none of them is to come
         self.sequence += record.count
         return improved
 

@@ -6,6 +6,7 @@ Owns `board.msgpack`, a copy of what the log says: whoever can read the log can 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -14,8 +15,8 @@ from actors.board import Board
 from actors.definition import Definition, from_record
 from persistence.errors import DamagedError
 from persistence.event_log import LmdbEventLog
-from persistence.files import write_atomically
 from persistence.records import DefinitionRecord
+from persistence.value_file import VERSION, decode_value, pack_value, read_value, write_value
 
 _LOG = logging.getLogger("ranknode.board")
 
@@ -35,13 +36,14 @@ class Listing(msgspec.Struct, frozen=True):
     created_at_us: int
     definition: Definition
     next_due_us: int | None = None
+    version: int = VERSION
 
 
 def keep_listing(directory: Path, board: Board) -> None:
     """Write what a listing shows, where that is not what is there: a full disk must not matter."""
-    path, encoded = directory / LISTING, msgspec.msgpack.encode(listing_of(board))
-    if not path.exists() or path.read_bytes() != encoded:
-        write_atomically(path, [encoded])
+    path, listing = directory / LISTING, listing_of(board)
+    if not path.exists() or path.read_bytes() != pack_value(listing):
+        write_value(path, listing)
 
 
 def show_listing(directory: Path, board: Board) -> None:
@@ -65,8 +67,24 @@ def listing_of(board: Board) -> Listing:
 
 
 def read_listing(directory: Path) -> Listing:
-    """Read what a listing shows. Errors: OSError, msgspec.MsgspecError."""
-    return msgspec.msgpack.decode((directory / LISTING).read_bytes(), type=Listing)
+    """Read what a listing shows. Errors: DamagedError, FormatTooNewError, OSError.
+
+    The first versions wrote it without a checksum, and a node writes it anew when it opens a board.
+    """
+    path = directory / LISTING
+    try:
+        return read_value(path, Listing)
+    except DamagedError as damage:
+        try:
+            return decode_value(path, path.read_bytes(), Listing)
+        except DamagedError:
+            raise damage from None
+
+
+def refuse_newer_listing(directory: Path) -> None:
+    """Raise FormatTooNewError if a newer version wrote the listing, before it is written over."""
+    with suppress(DamagedError, OSError):
+        read_listing(directory)
 
 
 def listing_of_log(log: LmdbEventLog, directory: Path) -> Listing:
@@ -75,6 +93,11 @@ def listing_of_log(log: LmdbEventLog, directory: Path) -> Listing:
     for record in log.read():
         if isinstance(record, DefinitionRecord):
             newest = record
+    return listing_of_record(newest, directory)
+
+
+def listing_of_record(newest: DefinitionRecord | None, directory: Path) -> Listing:
+    """Make a board's listing from the last definition of its log. Errors: DamagedError."""
     if newest is None or newest.board != directory.name:
         raise DamagedError(f"{directory}: holds no log of a board of that name")
     return Listing(
@@ -92,5 +115,10 @@ def rebuild_listing(directory: Path) -> Listing:
         listing = listing_of_log(log, directory)
     finally:
         log.close()
-    write_atomically(directory / LISTING, [msgspec.msgpack.encode(listing)])
+    write_listing(directory, listing)
     return listing
+
+
+def write_listing(directory: Path, listing: Listing) -> None:
+    """Write what a listing shows; durable on return. Errors: OSError."""
+    write_value(directory / LISTING, listing)

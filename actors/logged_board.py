@@ -9,6 +9,7 @@ the current definition for listings.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
@@ -22,10 +23,11 @@ from actors.board import Board
 from actors.definition import Definition, FixedWindow, apply_changes
 from actors.exact import parse_time
 from actors.intake import Plan, plan, settle
-from actors.listing import LOG, keep_listing, show_listing
+from actors.listing import LOG, keep_listing, refuse_newer_listing, show_listing
 from actors.periods import ALL_TIME
 from actors.questions import Change, Reply
 from actors.submission import Submission
+from actors.witnesses import find_witnesses, require_end
 from persistence.errors import DamagedError, StorageFullError
 from persistence.event_log import LmdbEventLog, LogOptions
 from persistence.files import free_bytes, sync_directory
@@ -72,7 +74,8 @@ def create_board(
 ) -> Board:
     """Create a board's directory, durably and at once: after a crash it is whole or not there.
 
-    directory: must not exist; its parent must. Errors: FileExistsError, StorageFullError, OSError.
+    directory: must not exist; its parent must. Errors: FileExistsError, StorageFullError,
+    CommitFailedError, OSError.
     """
     if directory.exists():
         raise FileExistsError(str(directory))
@@ -95,6 +98,9 @@ def create_board(
         building.rename(directory)
         sync_directory(directory.parent)
     except BaseException:
+        # Under its own name it would be taken for created, although the name may not be durable.
+        with contextlib.suppress(OSError):
+            directory.rename(building)
         shutil.rmtree(building, ignore_errors=True)
         raise
     return created
@@ -113,24 +119,28 @@ def _first_records(board: str, definition: Definition, now_us: int) -> list[Reco
             definition=definition.to_record(),
         ),
     ]
+    return [*records, *first_windows(definition, 2, now_us)]
+
+
+def first_windows(
+    definition: Definition, first_sequence: int, now_us: int
+) -> list[WindowOpenedRecord]:
+    """Make the records of the windows that a board opens itself; events open the others."""
+    windows = []
     for period in definition.periods:
         if isinstance(period, FixedWindow):
             start_us, end_us = parse_time(period.start), parse_time(period.end)
-            opened = OpenedWindow(period.name, start_us, end_us)
+            windows.append(OpenedWindow(period.name, start_us, end_us))
         elif period == ALL_TIME.id:
-            opened = OpenedWindow(ALL_TIME.id, None, None)
-        else:
-            continue  # its windows are opened by their first events
-        records.append(
-            WindowOpenedRecord(
-                first_sequence=len(records) + 1,
-                recorded_at_us=now_us,
-                window=opened.window,
-                start_us=opened.start_us,
-                end_us=opened.end_us,
-            )
+            windows.append(OpenedWindow(ALL_TIME.id, None, None))
+    return [
+        WindowOpenedRecord(
+            first_sequence=first_sequence + place,
+            recorded_at_us=now_us,
+            **msgspec.structs.asdict(window),
         )
-    return records
+        for place, window in enumerate(windows)
+    ]
 
 
 class _Replay:
@@ -194,14 +204,19 @@ class LoggedBoard:
         Complexity: O(snapshot + newer events). Errors: DamagedError, OwnershipError,
         FormatTooNewError, OSError.
         """
+        if not directory.is_dir():
+            raise DamagedError(f"{directory}: is missing")
         ownership = Ownership.take(directory)
         try:
+            refuse_newer_listing(directory)
             log = LmdbEventLog(directory / LOG, options.log, epoch=ownership.epoch)
             try:
-                recovered = _recover(directory, log)
-                require_identity(recovered[0], directory)
-                show_listing(directory, recovered[0])
-                return cls(directory, options, ownership, log, recovered)
+                board, report = _recover(directory, log)
+                require_identity(board, directory)
+                witnesses = find_witnesses(directory / SNAPSHOTS, directory / ARCHIVES)
+                require_end(witnesses, board.identity.incarnation, board.sequence)
+                show_listing(directory, board)
+                return cls(directory, options, ownership, log, (board, report))
             except BaseException:
                 log.close()
                 raise

@@ -75,10 +75,14 @@ class Periods(Question, frozen=True):
 
 
 class Submit(Question, frozen=True):
-    """Submit the body of a request as it came: one event or a batch."""
+    """Submit the body of a request as it came: one event or a batch.
+
+    source: the only one that its events may have; those without one get it. None ties them to none.
+    """
 
     body: bytes
     body_packed: bool
+    source: str | None = None
 
 
 class Change(Question, frozen=True):

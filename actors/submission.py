@@ -144,6 +144,9 @@ def _without_lone_surrogates(body: bytes) -> bytes:
 def parse_submission(question: Submit) -> Submission:
     """Decode a request's body: one event, or up to 5,000 under "events".
 
+    Where the question is tied to a source, every event that comes out of it has that one. Whose
+    events they are is decided before anything else about them: one that claims another source is
+    refused in its place, whatever its key would say.
     Complexity: O(bytes). Errors: Refusal malformed_body; invalid_field for a single event without
     shape, for an unknown field, and for a batch that is too long. Events of a batch are refused
     one by one, in their places.
@@ -153,7 +156,8 @@ def parse_submission(question: Submit) -> Submission:
         body = _without_lone_surrogates(body)
     try:
         event = _EVENT[packed].decode(body)
-        return Submission([event], False, packed, question.packed, question.now_us)
+        events: list[Event | Refusal] = _tied([event], question.source)
+        return Submission(events, False, packed, question.packed, question.now_us)
     except msgspec.ValidationError as error:
         # The first thing a batch meets as a single event is that it has no field `events`.
         if field_of(error) != "events" or "unknown field" not in str(error):
@@ -168,7 +172,23 @@ def parse_submission(question: Submit) -> Submission:
         raise Refusal("malformed_body", f"the body cannot be read: {error}") from None
     if len(events) > EVENTS_PER_BATCH_MAX:
         raise invalid_field("events", f"at most {EVENTS_PER_BATCH_MAX} at once")
+    events = _tied(events, question.source)
     return Submission(events, True, packed, question.packed, question.now_us)
+
+
+def _tied(events: list[Event | Refusal], source: str | None) -> list[Event | Refusal]:
+    """Give events their submitter's source, and refuse those that claim another one."""
+    if source is None:
+        return events
+    return [_with_source(event, source) if isinstance(event, Event) else event for event in events]
+
+
+def _with_source(event: Event, source: str) -> Event | Refusal:
+    if event.source is msgspec.UNSET:
+        return Event(event.member, event.value, event.idempotency_key, event.occurred_at, source)
+    if event.source != source:
+        return Refusal("source_not_allowed", "the key is tied to another source", field="source")
+    return event
 
 
 def _decode_batch(body: bytes, packed: bool) -> list[Event | Refusal]:

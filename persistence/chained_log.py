@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from persistence.errors import CommitFailedError, DamagedError
+from persistence.errors import CommitFailedError, DamagedError, FormatTooNewError
 from persistence.records import (
     EMPTY_HASH,
     Event,
@@ -22,6 +22,7 @@ from persistence.records import (
     Record,
     decode,
     encode,
+    link_of,
     previous_hash,
     record_hash,
 )
@@ -140,6 +141,10 @@ class ChainedLog(ABC):
         """Commit encoded records; `end` is the log's last sequence and hash with them."""
 
     @abstractmethod
+    def _file_of(self, sequence: int) -> str:
+        """Name the file that holds `sequence`, for whoever reads an error."""
+
+    @abstractmethod
     def _locate(self, sequence: int) -> int:
         """Return the first sequence of the record that holds `sequence`, which is in the log."""
 
@@ -153,8 +158,6 @@ class ChainedLog(ABC):
 
     def append(self, records: Sequence[Record]) -> int:
         """Commit records, all or none, that continue the sequence; return the bytes written."""
-        if self._failed:
-            raise CommitFailedError("an earlier commit failed; the log must be opened again")
         sequence, chain = self._end
         items = []
         for record in records:
@@ -163,16 +166,36 @@ class ChainedLog(ABC):
             data = encode(record, chain)
             items.append((record.first_sequence, data))
             sequence, chain = record.last_sequence, record_hash(data)
+        return self._commit(items, (sequence, chain))
+
+    def append_copies(self, copies: Sequence[bytes]) -> int:
+        """Commit records as another log holds them, byte for byte, that continue this one.
+
+        As `append` otherwise. Whoever copies has verified them.
+        """
+        sequence, chain = self._end
+        items = []
+        for data in copies:
+            link = link_of(data)
+            if (link.first_sequence, link.previous_hash) != (sequence + 1, chain):
+                raise AssertionError(f"{link.first_sequence} does not follow {sequence}")
+            items.append((link.first_sequence, data))
+            sequence, chain = link.last_sequence, link.hash
+        return self._commit(items, (sequence, chain))
+
+    def _commit(self, items: Sequence[tuple[int, bytes]], end: tuple[int, bytes]) -> int:
+        if self._failed:
+            raise CommitFailedError("an earlier commit failed; the log must be opened again")
         if not items:
             return 0
         bytes_written = sum(len(data) for _, data in items)
         self.check_room(bytes_written)
         try:
-            self._store(items, (sequence, chain))
+            self._store(items, end)
         except (CommitFailedError, OSError) as error:
             self._failed = True
             raise CommitFailedError(f"the commit after sequence {self._end[0]}: {error}") from error
-        self._end = (sequence, chain)
+        self._end = end
         self._commits += 1
         return bytes_written
 
@@ -188,16 +211,19 @@ class ChainedLog(ABC):
         if sequence == last_sequence:
             return
         for first_sequence, data in self._scan(sequence + 1):
-            record = decode_at(first_sequence, data)
+            record = self._decoded(first_sequence, data)
             if first_sequence != sequence + 1 or previous_hash(data) != chain:
                 raise DamagedError(
-                    f"the record at sequence {first_sequence} does not follow that of {sequence}"
+                    f"{self._file_of(first_sequence)}: the record at sequence {first_sequence}"
+                    f" does not follow that of {sequence}"
                 )
             yield record
             sequence, chain = record.last_sequence, record_hash(data)
             if sequence >= last_sequence:
                 return
-        raise DamagedError(f"the records after sequence {sequence} are missing")
+        raise DamagedError(
+            f"{self._file_of(sequence)}: the records after sequence {sequence} are missing"
+        )
 
     def hash_at(self, sequence: int) -> bytes:
         """Return the hash of the record that ends with `sequence`; ValueError if none does.
@@ -212,7 +238,7 @@ class ChainedLog(ABC):
         if self._locate(sequence + 1) != sequence + 1:
             raise ValueError(f"sequence {sequence} is inside a record")
         data = self._fetch(sequence + 1)
-        decode_at(sequence + 1, data)
+        self._decoded(sequence + 1, data)
         return previous_hash(data)
 
     def event(self, sequence: int) -> Event:
@@ -234,7 +260,7 @@ class ChainedLog(ABC):
             cached = self._cache.get(first_sequence)
             if cached is None:
                 data = self._fetch(first_sequence)
-                cached = (decode_at(first_sequence, data), len(data))
+                cached = (self._decoded(first_sequence, data), len(data))
                 self._cache[first_sequence] = cached
                 self._cache_bytes += len(data)
             self._cache.move_to_end(first_sequence)
@@ -244,18 +270,28 @@ class ChainedLog(ABC):
                 self._cache_bytes -= size
         record = cached[0]
         if sequence > record.last_sequence:
-            raise DamagedError(f"no record holds sequence {sequence}, between two that are there")
+            raise DamagedError(
+                f"{self._file_of(sequence)}: no record holds sequence {sequence}, between two that"
+                " are there"
+            )
         return record
 
+    def _decoded(self, first_sequence: int, data: bytes) -> Record:
+        return decode_at(first_sequence, data, self._file_of(first_sequence))
 
-def decode_at(first_sequence: int, data: bytes) -> Record:
-    """Decode the record found where one that begins at `first_sequence` belongs."""
+
+def decode_at(first_sequence: int, data: bytes, file: object) -> Record:
+    """Decode the record found where, in `file`, one that begins at `first_sequence` belongs."""
     try:
-        record = decode(data)
-    except DamagedError as error:
-        raise DamagedError(f"the record at sequence {first_sequence}: {error}") from error
+        return decode_as(first_sequence, data)
+    except (DamagedError, FormatTooNewError) as error:
+        where = f"{file}: the record at sequence {first_sequence}"
+        raise type(error)(f"{where}: {error}") from error
+
+
+def decode_as(first_sequence: int, data: bytes) -> Record:
+    """Decode a record that must begin at `first_sequence`; errors say only what is wrong."""
+    record = decode(data)
     if record.first_sequence != first_sequence:
-        raise DamagedError(
-            f"the record at sequence {first_sequence} is that of {record.first_sequence}"
-        )
+        raise DamagedError(f"it is the record of sequence {record.first_sequence}")
     return record

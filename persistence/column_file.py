@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from persistence.errors import DamagedError, FormatTooNewError
+from persistence.errors import DamagedError, written_by_newer
 from persistence.files import WRITE_BYTES_MAX, write_atomically
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ Columns: TypeAlias = "dict[str, memoryview]"
 
 FORMAT_VERSION = 1
 HEADER_BYTES_MAX = 16 << 20
+CHUNK_BYTES = 1 << 20  # read at once of a file that is only passed on
 
 _ALIGNMENT = 64  # a cache line, so that a column may be used where it lies
 _SEAL_BYTES = 16
@@ -131,7 +132,7 @@ def _header_bytes(path: Path, magic: bytes, preamble: ReadableBuffer) -> int:
     if found != magic:
         raise DamagedError(f"{path}: does not begin as files of its kind do")
     if version > FORMAT_VERSION:
-        raise FormatTooNewError(f"{path}: is of format {version}")
+        raise written_by_newer(f"{path}: is of format {version}", FORMAT_VERSION)
     if length > HEADER_BYTES_MAX:
         raise DamagedError(f"{path}: no header has {length} bytes")
     return int(length)
@@ -169,6 +170,22 @@ def _read_verified(path: Path) -> memoryview:
     if digest.digest() != content[-_CHECKSUM_BYTES:]:
         raise DamagedError(f"{path}: its checksum is not that of its content")
     return content[:-_CHECKSUM_BYTES]
+
+
+def verified_chunks(path: Path) -> Iterator[bytes]:
+    """Yield the file at `path` piece by piece, in bounded memory, for whoever copies it.
+
+    Raises DamagedError behind the last piece when they are not what was written, and OSError.
+    """
+    digest, checksum = _digest(_CHECKSUM_BYTES), b""
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
+            unhashed = checksum + chunk  # the last bytes seen may be those of the checksum
+            digest.update(unhashed[:-_CHECKSUM_BYTES])
+            checksum = unhashed[-_CHECKSUM_BYTES:]
+    if digest.digest() != checksum:
+        raise DamagedError(f"{path}: its checksum is not that of its content")
 
 
 def _digest(size: int, content: ReadableBuffer = b"") -> hashlib.blake2b:

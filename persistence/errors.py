@@ -23,6 +23,13 @@ class FormatTooNewError(RanknodeError):
     """Raised for data that a newer version wrote."""
 
 
+def written_by_newer(what: str, newest: int) -> FormatTooNewError:
+    """Make the error for data of a format, or kind, beyond the `newest` that this version knows."""
+    return FormatTooNewError(
+        f"{what}: it was written by a newer ranknode; this one reads up to {newest}"
+    )
+
+
 class FencedError(RanknodeError):
     """Raised for a write by a process that is no longer the owner of its board."""
 

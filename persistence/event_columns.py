@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import msgspec
 
-from persistence.errors import DamagedError, FormatTooNewError
+from persistence.errors import DamagedError, written_by_newer
 
 if TYPE_CHECKING:
     from array import array
@@ -182,7 +182,7 @@ class EventColumns:
         if complaint:
             raise DamagedError(complaint)
         if max(unpacked.flags) > FLAG_OCCURRED_AT_GIVEN:
-            raise FormatTooNewError("an event has flags that this version does not know")
+            raise written_by_newer("an event has flags", FLAG_OCCURRED_AT_GIVEN)
         return cast("EventColumnValues", columns)
 
     def complaint(self, count: int, first_sequence: int) -> str | None:

@@ -24,14 +24,16 @@ from persistence.errors import DamagedError, StorageFullError
 from persistence.files import free_bytes, make_directory, sync_directory
 from persistence.head import Head, HeadFile, read_head
 from persistence.memory_log import Fault, MemoryEventLog
+from persistence.pages import require_pages
 from persistence.records import EMPTY_HASH, previous_hash, record_hash
+from persistence.sealing import make_seal, open_checked
 from persistence.segments import (
     COMMIT_PAGES,
+    DATA,
     NODE_PAGES,
     Seal,
     Segment,
     read_seal,
-    require_pages,
     write_seal,
 )
 
@@ -58,8 +60,8 @@ class LmdbEventLog(ChainedLog):
 
     directory: the log's own, created if need be. epoch: that of the caller's ownership, higher
     than of any owner before; None opens the log read-only, beside its writer or without one, as
-    it is at that moment, and changes nothing. check_head: whether a log that lost its end is
-    refused, which only the verifier, who reports it, does without.
+    it is at that moment, and changes nothing. strict: whether a log that lost its end, or
+    whose chain of hashes breaks, is refused; only the verifier, who reports it, does without.
 
     claimed: whether this process may write. An owner that found the disk full may not, since it
     could not store its epoch: the log can be read, every append raises StorageFullError, and once
@@ -74,20 +76,22 @@ class LmdbEventLog(ChainedLog):
         options: LogOptions | None = None,
         epoch: int | None = None,
         *,
-        check_head: bool = True,
+        strict: bool = True,
     ) -> None:
         super().__init__(options or LogOptions())
         self.directory = directory
+        self._strict = strict
         self._epoch = epoch
         self._segments_lock = threading.Lock()  # no environment is closed while one is read
         self._sealed_open: OrderedDict[int, Segment] = OrderedDict()
         self._sealed_checked: set[int] = set()
+        self._followed: tuple[int, bytes] | None = None  # where the live segment was walked to
         self._head_file: HeadFile | None = None
         self.claimed = False
         self._live: Segment
         self._places: list[_Place] = []
         # A reader looks at the head first: its writer may go on between the two.
-        head = read_head(directory / HEAD) if check_head or epoch is not None else None
+        head = read_head(directory / HEAD) if strict else None
         if epoch is None:
             self._open_as_reader(head)
         else:
@@ -95,10 +99,10 @@ class LmdbEventLog(ChainedLog):
 
     @classmethod
     def open_readonly(
-        cls, directory: Path, options: LogOptions | None = None, *, check_head: bool = True
+        cls, directory: Path, options: LogOptions | None = None, *, strict: bool = True
     ) -> LmdbEventLog:
         """Open the log as it is now, for reading only; its writer may be at work."""
-        return cls(directory, options, check_head=check_head)
+        return cls(directory, options, strict=strict)
 
     def close(self) -> None:
         """Close the log; everything appended is durable already."""
@@ -122,6 +126,11 @@ class LmdbEventLog(ChainedLog):
         return LogStats(
             segments=len(self._places), bytes=pages * self._live.page_bytes, commits=self._commits
         )
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of the log's owner, as it is on disk. Errors: DamagedError."""
+        return self._live.epoch
 
     @property
     def segments(self) -> list[tuple[Path, Seal | None]]:
@@ -186,7 +195,7 @@ class LmdbEventLog(ChainedLog):
         """Seal the live segment and go on in the next, under the lock of the former's writer."""
         place = self._places[-1]
         with self._live.fenced(epoch):
-            seal = _make_seal(self._live)
+            seal = make_seal(self._live)
             write_seal(self._live.directory, seal)
             self._create_segment(place.number + 1, epoch)
         successor = Segment.open_live(
@@ -233,12 +242,16 @@ class LmdbEventLog(ChainedLog):
             if head is not None and head.last_sequence:
                 raise DamagedError(f"{self.directory}: every segment is missing")
             self._create_segment(1, 0)
+        # A former owner may have been killed between making a segment and its name durable. What
+        # is written to it from here on must not vanish with that name.
+        sync_directory(self.directory)
         while not self._claim(epoch, head):
             self._live.close()
 
     def _claim(self, epoch: int, head: Head | None) -> bool:
         """Raise the epoch of the last segment; tell whether it is the one to write to."""
         number = self._numbers()[-1]
+        self._followed = None
         self._live = Segment.open_live(
             self._path(number), self.options.segment_bytes_max, writable=True
         )
@@ -267,6 +280,11 @@ class LmdbEventLog(ChainedLog):
         """Find where the log begins and ends; raise DamagedError unless it is whole."""
         self._places = self._survey()
         self._end = self._find_end()
+        if self._strict:
+            start = self._places[-1].first_sequence - 1, self._chain_before_live()
+            self._followed = self._live.require_chain(self._followed or start, self.last_sequence)
+            if self._followed != self._end:
+                raise DamagedError(f"{self._live.directory / DATA}: does not reach its own end")
         if head is not None:
             self.require_head(head)
 
@@ -282,7 +300,7 @@ class LmdbEventLog(ChainedLog):
             seal = read_seal(self._path(number)) or self._seal_again(number)
             if (seal.first_sequence, seal.first_previous_hash) != (next_sequence, chain):
                 raise DamagedError(f"{self._path(number)}: does not follow the segment before")
-            require_pages(self._path(number), seal.pages)
+            require_pages(self._path(number) / DATA, seal.pages)
             places.append(_Place(next_sequence, number, seal))
             next_sequence, chain = seal.last_sequence + 1, seal.last_hash
         ends = self._live.ends()
@@ -294,7 +312,7 @@ class LmdbEventLog(ChainedLog):
         """Make the seal of a segment that has a successor, but whose own seal was lost."""
         segment = Segment.open_sealed(self._path(number), checked=False)
         try:
-            seal = _make_seal(segment)
+            seal = make_seal(segment)
         finally:
             segment.close()
         if self._epoch is not None:
@@ -305,9 +323,13 @@ class LmdbEventLog(ChainedLog):
         ends = self._live.ends()
         if ends:
             first_sequence, data = ends[1]
-            return decode_at(first_sequence, data).last_sequence, record_hash(data)
+            file = self._live.directory / DATA
+            return decode_at(first_sequence, data, file).last_sequence, record_hash(data)
+        return self._places[-1].first_sequence - 1, self._chain_before_live()
+
+    def _chain_before_live(self) -> bytes:
         seal = self._places[-2].seal if len(self._places) > 1 else None
-        return (seal.last_sequence, seal.last_hash) if seal else (0, EMPTY_HASH)
+        return seal.last_hash if seal else EMPTY_HASH
 
     # Reading
 
@@ -315,14 +337,16 @@ class LmdbEventLog(ChainedLog):
         with self._segments_lock:
             found = self._segment_at(self._index(sequence)).locate(sequence)
         if found is None:
-            raise DamagedError(f"{self.directory}: no record holds sequence {sequence}")
+            raise DamagedError(f"{self._file_of(sequence)}: no record holds sequence {sequence}")
         return found
 
     def _fetch(self, first_sequence: int) -> bytes:
         with self._segments_lock:
             data = self._segment_at(self._index(first_sequence)).fetch(first_sequence)
         if data is None:
-            raise DamagedError(f"{self.directory}: no record begins at {first_sequence}")
+            raise DamagedError(
+                f"{self._file_of(first_sequence)}: no record begins at {first_sequence}"
+            )
         return data
 
     def _scan(self, from_sequence: int) -> Iterator[tuple[int, bytes]]:
@@ -362,7 +386,10 @@ class LmdbEventLog(ChainedLog):
         segment = self._sealed_open.get(place.number)
         if segment is None:
             checked = place.number in self._sealed_checked
-            segment = Segment.open_sealed(self._path(place.number), checked=checked)
+            if self._strict and not checked:
+                segment = open_checked(self._path(place.number), place.seal)
+            else:
+                segment = Segment.open_sealed(self._path(place.number), checked=checked)
             self._sealed_checked.add(place.number)
             self._sealed_open[place.number] = segment
             if len(self._sealed_open) > SEALED_OPEN_MAX:
@@ -379,19 +406,5 @@ class LmdbEventLog(ChainedLog):
     def _path(self, number: int) -> Path:
         return self.directory / f"{number:08d}"
 
-
-def _make_seal(segment: Segment) -> Seal:
-    """Describe a full segment; the hashes of its records make it vouch for all of them."""
-    ends = segment.ends()
-    if ends is None:
-        raise DamagedError(f"{segment.directory}: is empty, but not the last")
-    (first_sequence, first), (last_first_sequence, last) = ends
-    decode_at(first_sequence, first)
-    return Seal(
-        first_sequence=first_sequence,
-        last_sequence=decode_at(last_first_sequence, last).last_sequence,
-        records=segment.entries,
-        first_previous_hash=previous_hash(first),
-        last_hash=record_hash(last),
-        pages=segment.pages,
-    )
+    def _file_of(self, sequence: int) -> str:
+        return str(self._path(self._places[self._index(sequence)].number) / DATA)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 TEMPORARY_SUFFIX = ".tmp"
+MODE = 0o666  # of a new file, less what the umask takes away
 WRITE_BYTES_MAX = 16 << 20  # a write releases the GIL; this bounds how long one call holds a buffer
 
 
@@ -46,14 +47,24 @@ def make_directory(directory: Path) -> None:
         sync_directory(each.parent)
 
 
-def write_atomically(path: Path, parts: Iterable[ReadableBuffer]) -> None:
+def write_at(descriptor: int, data: bytes, position: int) -> None:
+    """Write all of `data` at `position`, in as many calls as that takes; not yet durable."""
+    written = 0
+    while written < len(data):
+        written += os.pwrite(descriptor, data[written:], position + written)
+
+
+def write_atomically(path: Path, parts: Iterable[ReadableBuffer], mode: int = MODE) -> None:
     """Write `parts` one after another as the whole content of `path`; durable on return.
 
     A reader sees the former file or the whole new one. What a crash leaves behind is a file with
-    the suffix `.tmp` beside it, which the next write replaces.
+    the suffix `.tmp` beside it, which the next write replaces. mode: the file's permissions, from
+    before its first byte is written.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    with temporary.open("wb", buffering=0) as file:
+    with open(
+        temporary, "wb", buffering=0, opener=lambda name, flags: os.open(name, flags, mode)
+    ) as file:
         for part in parts:
             view = memoryview(part).cast("B")
             while view:

@@ -76,6 +76,9 @@ class MemoryEventLog(ChainedLog):
         if fault is not None:
             raise CommitFailedError("the disk failed")
 
+    def _file_of(self, sequence: int) -> str:  # noqa: ARG002  (there is only one)
+        return "memory"
+
     def _locate(self, sequence: int) -> int:
         return self._first_sequences[bisect_right(self._first_sequences, sequence) - 1]
 

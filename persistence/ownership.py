@@ -9,6 +9,7 @@ them, for ever. So a successor that finds the lock held kills the process that `
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import select
 import signal
@@ -17,12 +18,14 @@ from pathlib import Path
 
 import msgspec
 
-from persistence.errors import OwnershipError
-from persistence.files import make_directory, sync_directory
+from persistence.errors import DamagedError, OwnershipError, written_by_newer
+from persistence.files import make_directory, sync_directory, write_at
 
 OWNER = "owner"
 LOCK = "owner.lock"
 OWNER_BYTES = 512
+FORMAT_VERSION = 1
+_CHECKSUM_DIGITS = 32  # at the end, in hexadecimal; blank in what was written before there was one
 TAKE_SECONDS_MAX = 10.0
 _RETRY_SECONDS = 0.01
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -46,6 +49,11 @@ class OwnerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     epoch: int
     process: Process | None
+    version: int = FORMAT_VERSION
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    version: int = FORMAT_VERSION
 
 
 def this_process() -> Process:
@@ -107,6 +115,17 @@ class Ownership:
             os.close(lock)
 
 
+def last_epoch(directory: Path) -> int:
+    """Return the epoch of the last ownership of `directory`, 0 where none is known."""
+    record = _read_owner(directory / OWNER)
+    return record.epoch if record else 0
+
+
+def leave_epoch(directory: Path, epoch: int) -> None:
+    """Write, durably, that `directory` has no owner, and that the next must come after `epoch`."""
+    _write_owner(directory / OWNER, OwnerRecord(epoch, None))
+
+
 def _wait_for_lock(lock: int, owner_path: Path, deadline: float) -> None:
     while not _try_lock(lock):
         _end_former_owner(owner_path, deadline)
@@ -161,25 +180,48 @@ def _read_owner(owner_path: Path) -> OwnerRecord | None:
     """Return the record, or None where there is none or it is no longer legible.
 
     It is one sector, which a disk writes whole, so an illegible one is damage; the lock then
-    decides alone.
+    decides alone. Raises FormatTooNewError.
     """
     try:
-        return msgspec.json.decode(owner_path.read_bytes(), type=OwnerRecord)
-    except (FileNotFoundError, msgspec.DecodeError):
+        return read_owner(owner_path)
+    except (FileNotFoundError, DamagedError):
         return None
 
 
+def read_owner(owner_path: Path) -> OwnerRecord:
+    """Return the record. Raises DamagedError, FormatTooNewError, FileNotFoundError."""
+    content = owner_path.read_bytes()
+    body, checksum = content[:-_CHECKSUM_DIGITS], content[-_CHECKSUM_DIGITS:]
+    if len(content) != OWNER_BYTES or (checksum.strip() and checksum != _checksum(body)):
+        raise DamagedError(f"{owner_path}: is not what was written")
+    try:
+        version = msgspec.json.decode(body, type=_Versioned).version
+        if version > FORMAT_VERSION:
+            raise written_by_newer(f"{owner_path}: is of format {version}", FORMAT_VERSION)
+        return msgspec.json.decode(body, type=OwnerRecord)
+    except msgspec.DecodeError as error:
+        raise DamagedError(f"{owner_path}: {error}") from error
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_CHECKSUM_DIGITS // 2).hexdigest().encode()
+
+
 def _write_owner(owner_path: Path, record: OwnerRecord) -> None:
-    """Write the record over the one before: that needs no room on a disk that is full."""
-    exists = owner_path.exists()
+    """Write the record over the one before: that needs no room on a disk that is full.
+
+    The name is made durable each time: whoever made the file may have been killed before it was.
+    """
     descriptor = os.open(owner_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        os.pwrite(descriptor, msgspec.json.encode(record).ljust(OWNER_BYTES), 0)
+        body = msgspec.json.encode(record).ljust(OWNER_BYTES - _CHECKSUM_DIGITS)
+        write_at(descriptor, body + _checksum(body), 0)
+        if os.fstat(descriptor).st_size != OWNER_BYTES:
+            os.ftruncate(descriptor, OWNER_BYTES)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    if not exists:
-        sync_directory(owner_path.parent)
+    sync_directory(owner_path.parent)
 
 
 def _start_ticks(pid: int) -> int | None:

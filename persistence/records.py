@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlia
 
 import msgspec
 
-from persistence.errors import DamagedError, FormatTooNewError
+from persistence.errors import DamagedError, written_by_newer
 from persistence.event_columns import (
     EVENTS_PER_RECORD_MAX,
     Event,
@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EMPTY_HASH", "EVENTS_PER_RECORD_MAX", "FORMAT_VERSION", "HASH_BYTES", "HASH_KEY_BYTES",
-    "HEADER_BYTES", "RECORD_BYTES_MAX", "SEQUENCE_MAX", "DefinitionRecord", "Event",
-    "EventsRecord", "OpenedWindow", "Record", "WindowClosedRecord", "WindowOpenedRecord",
-    "decode", "encode", "previous_hash", "record_hash",
+    "HEADER_BYTES", "MAGIC", "RECORD_BYTES_MAX", "SEQUENCES_LOST_MAX", "SEQUENCE_MAX",
+    "DefinitionRecord", "Event", "EventsRecord", "Link", "OpenedWindow", "Record",
+    "SequencesLostRecord", "WindowClosedRecord", "WindowOpenedRecord", "decode", "encode",
+    "link_of", "previous_hash", "record_bytes", "record_hash",
 ]  # fmt: skip
 
 FORMAT_VERSION = 1
@@ -50,10 +51,12 @@ HASH_KEY_BYTES = 16
 EMPTY_HASH = bytes(HASH_BYTES)  # what the first record of a log follows
 RECORD_BYTES_MAX = 32 << 20  # 65,536 events of four score keys, each text at its longest, fit
 SEQUENCE_MAX = (1 << 63) - 1  # sequences travel in signed 64-bit columns
+SEQUENCES_LOST_MAX = (1 << 32) - 1  # of one record: the header counts in 32 bits
 
-_MAGIC = b"RNKR"
+MAGIC = b"RNKR"
 _HEADER = struct.Struct("<4sHHIIQqQ16s")  # the second I is reserved and 0; the sum is 8-aligned
 HEADER_BYTES = _HEADER.size
+_LINK = struct.Struct("<8xI4xQ16x16s")  # what of a header makes the chain
 _PERSONALISATION = b"ranknode record"  # no other use of BLAKE2b can collide with this one
 
 
@@ -142,7 +145,28 @@ class WindowClosedRecord(_RecordBase):
     digest: bytes
 
 
-Record: TypeAlias = DefinitionRecord | WindowOpenedRecord | EventsRecord | WindowClosedRecord
+@dataclass(frozen=True, kw_only=True)
+class SequencesLostRecord(_RecordBase):
+    """Sequences that a repair could not keep: what had them is gone, and nothing else gets them.
+
+    It changes nothing of a board but its sequence. lost: how many they are. why: what was found,
+    for whoever reads the log; recorded_at_us is when it was repaired.
+    """
+
+    KIND: ClassVar[int] = 5
+
+    lost: int
+    why: str
+
+    @property
+    def count(self) -> int:
+        """Return how many sequences were lost."""
+        return self.lost
+
+
+Record: TypeAlias = (
+    DefinitionRecord | WindowOpenedRecord | EventsRecord | WindowClosedRecord | SequencesLostRecord
+)
 
 
 class _DefinitionPayload(msgspec.Struct, frozen=True, array_like=True):
@@ -157,6 +181,11 @@ class _ClosingPayload(msgspec.Struct, frozen=True, array_like=True):
     window: str
     members: Annotated[int, msgspec.Meta(ge=0)]
     digest: Annotated[bytes, msgspec.Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
+
+
+class _LostPayload(msgspec.Struct, frozen=True, array_like=True):
+    lost: Annotated[int, msgspec.Meta(ge=1, le=SEQUENCES_LOST_MAX)]
+    why: str
 
 
 class _Header(NamedTuple):
@@ -175,6 +204,7 @@ _encode_payload = msgspec.msgpack.Encoder().encode
 _decode_definition = msgspec.msgpack.Decoder(_DefinitionPayload).decode
 _decode_window = msgspec.msgpack.Decoder(OpenedWindow).decode
 _decode_closing = msgspec.msgpack.Decoder(_ClosingPayload).decode
+_decode_lost = msgspec.msgpack.Decoder(_LostPayload).decode
 
 
 def encode(record: Record, previous_hash: bytes) -> bytes:
@@ -192,7 +222,7 @@ def encode(record: Record, previous_hash: bytes) -> bytes:
     if HEADER_BYTES + payload_bytes + HASH_BYTES > RECORD_BYTES_MAX:
         raise AssertionError(f"a record of {payload_bytes} bytes is over the limit")
     header = _HEADER.pack(
-        _MAGIC, FORMAT_VERSION, record.KIND, record.count, 0, record.first_sequence,
+        MAGIC, FORMAT_VERSION, record.KIND, record.count, 0, record.first_sequence,
         record.recorded_at_us, payload_bytes, previous_hash,
     )  # fmt: skip
     body = b"".join([header, *parts])
@@ -208,6 +238,10 @@ def _payload_parts(record: Record) -> list[ReadableBuffer]:
         if len(record.digest) != HASH_BYTES:
             raise AssertionError(f"a digest has {HASH_BYTES} bytes, not {len(record.digest)}")
         return [_encode_payload((record.window, record.members, record.digest))]
+    if isinstance(record, SequencesLostRecord):
+        if record.lost > SEQUENCES_LOST_MAX:
+            raise AssertionError(f"no record takes {record.lost} sequences")
+        return [_encode_payload((record.lost, record.why))]
     if len(record.hash_key) != HASH_KEY_BYTES:
         raise AssertionError(f"a hash key has {HASH_KEY_BYTES} bytes, not {len(record.hash_key)}")
     fields = (record.board, record.incarnation, record.hash_key, record.created_at_us)
@@ -223,9 +257,7 @@ def decode(data: bytes) -> Record:
     _verify_hash(data)
     header = _Header._make(_HEADER.unpack_from(data))
     if header.version > FORMAT_VERSION:
-        raise FormatTooNewError(
-            f"a record of format {header.version}; this version reads {FORMAT_VERSION}"
-        )
+        raise written_by_newer(f"a record is of format {header.version}", FORMAT_VERSION)
     payload = memoryview(data)[HEADER_BYTES:-HASH_BYTES]
     if len(payload) != header.payload_bytes:
         raise DamagedError("a record's length is not the one in its header")
@@ -239,7 +271,7 @@ def decode(data: bytes) -> Record:
         raise DamagedError("a record's header holds values that no version writes")
     decode_payload = _DECODERS.get(header.kind)
     if decode_payload is None:
-        raise FormatTooNewError(f"a record of kind {header.kind}, unknown to this version")
+        raise written_by_newer(f"a record is of kind {header.kind}", max(_DECODERS))
     try:
         record = decode_payload(header, payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -273,6 +305,14 @@ def _decode_closing_record(header: _Header, payload: memoryview) -> Record:
     )
 
 
+def _decode_lost_record(header: _Header, payload: memoryview) -> Record:
+    return SequencesLostRecord(
+        first_sequence=header.first_sequence,
+        recorded_at_us=header.recorded_at_us,
+        **msgspec.structs.asdict(_decode_lost(payload)),
+    )
+
+
 def _decode_events_record(header: _Header, payload: memoryview) -> Record:
     return EventsRecord(
         first_sequence=header.first_sequence,
@@ -286,6 +326,7 @@ _DECODERS: dict[int, Callable[[_Header, memoryview], Record]] = {
     WindowOpenedRecord.KIND: _decode_window_record,
     EventsRecord.KIND: _decode_events_record,
     WindowClosedRecord.KIND: _decode_closing_record,
+    SequencesLostRecord.KIND: _decode_lost_record,
 }
 
 
@@ -293,10 +334,38 @@ def _verify_hash(data: bytes) -> None:
     """Raise DamagedError unless `data` is intact, of whatever format version it is."""
     if not HEADER_BYTES + HASH_BYTES <= len(data) <= RECORD_BYTES_MAX:
         raise DamagedError(f"no record has {len(data)} bytes")
-    if data[: len(_MAGIC)] != _MAGIC:
+    if data[: len(MAGIC)] != MAGIC:
         raise DamagedError("a record does not begin as records do")
     if _hash(memoryview(data)[:-HASH_BYTES]) != record_hash(data):
         raise DamagedError("a record's hash is not that of its content")
+
+
+class Link(NamedTuple):
+    """A record's place in the chain, as its bytes claim it."""
+
+    first_sequence: int
+    last_sequence: int
+    previous_hash: bytes
+    hash: bytes
+
+
+def link_of(data: ReadableBuffer) -> Link:
+    """Return the place that an encoded record claims; nothing of it is verified.
+
+    Raises DamagedError where it is too short for one.
+    """
+    view = memoryview(data)
+    if len(view) < HEADER_BYTES + HASH_BYTES:
+        raise DamagedError(f"no record has {len(view)} bytes")
+    sequences, first_sequence, previous = _LINK.unpack_from(view)
+    return Link(first_sequence, first_sequence + sequences - 1, previous, bytes(view[-HASH_BYTES:]))
+
+
+def record_bytes(start: ReadableBuffer) -> int:
+    """Return how long the record is whose header's bytes begin `start`, 0 where none begins."""
+    header = _Header._make(_HEADER.unpack_from(start))
+    total = HEADER_BYTES + header.payload_bytes + HASH_BYTES
+    return total if header.magic == MAGIC and total <= RECORD_BYTES_MAX else 0
 
 
 def record_hash(data: bytes) -> bytes:

@@ -13,19 +13,23 @@ their own hash, the epoch a checksum. Knows nothing of the segments before and a
 from __future__ import annotations
 
 import hashlib
-import mmap
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
-import lmdb.verify
 import msgspec
 
-from persistence.errors import CommitFailedError, DamagedError, FencedError
-from persistence.files import write_atomically
-from persistence.records import HASH_BYTES
+from persistence.errors import (
+    CommitFailedError,
+    DamagedError,
+    FencedError,
+    written_by_newer,
+)
+from persistence.pages import page_findings, require_meta, require_pages
+from persistence.records import link_of
+from persistence.value_file import VERSION, read_value, write_value
 
 DATA = "data.mdb"
 SEALED = "sealed"
@@ -35,9 +39,9 @@ COMMIT_PAGES = 64  # pages of one commit besides its records: the tree's spine, 
 
 _EPOCH_KEY = b"\0"
 _FIRST_KEY = bytes(8)  # at or before the key of every record
+# The checksum, the last 8 bytes, covers all before it whatever the format, which the length tells.
 _EPOCH = struct.Struct("<Q8s")
-_META = struct.Struct("<16xII16xI")  # of a meta page: magic, format, and the page size
-_META_MAGIC = 0xBEEFC0DE
+_EPOCH_CHECKSUM_BYTES = 8
 _STRUCTURE_ATTEMPTS = 3  # a walk beside a writer may meet a meta page half written
 
 
@@ -53,51 +57,23 @@ class Seal(msgspec.Struct, frozen=True):
     first_previous_hash: bytes
     last_hash: bytes
     pages: int
+    version: int = VERSION
 
 
 def read_seal(directory: Path) -> Seal | None:
-    """Return the seal of the segment in `directory`, None if it has none; DamagedError if bad."""
-    path = directory / SEALED
+    """Return the seal of the segment in `directory`, None if it has none.
+
+    Raises DamagedError, FormatTooNewError.
+    """
     try:
-        content = path.read_bytes()
+        return read_value(directory / SEALED, Seal)
     except FileNotFoundError:
         return None
-    body, checksum = content[:-HASH_BYTES], content[-HASH_BYTES:]
-    if _checksum(body, HASH_BYTES) != checksum:
-        raise DamagedError(f"{path}: its checksum is not that of its content")
-    try:
-        return msgspec.msgpack.decode(body, type=Seal)
-    except msgspec.DecodeError as error:
-        raise DamagedError(f"{path}: {error}") from error
 
 
 def write_seal(directory: Path, seal: Seal) -> None:
     """Seal the segment in `directory`; durable on return."""
-    body = msgspec.msgpack.encode(seal)
-    write_atomically(directory / SEALED, [body, _checksum(body, HASH_BYTES)])
-
-
-def structure_findings(directory: Path) -> list[str]:
-    """List what is wrong with the pages of a segment that nobody writes; nothing is mapped."""
-    try:
-        findings: list[str] = lmdb.verify.verify(str(directory))  # type: ignore[no-untyped-call]
-    except (lmdb.verify.VerifyError, OSError) as error:
-        return [str(error)]
-    return findings
-
-
-def require_pages(directory: Path, pages: int) -> None:
-    """Raise DamagedError unless the file of a segment reaches to its last page.
-
-    A page that was cut off is no error to whoever maps the file, but the end of its process.
-    """
-    path = directory / DATA
-    try:
-        missing = pages * mmap.PAGESIZE - path.stat().st_size
-    except FileNotFoundError as error:
-        raise DamagedError(f"{path}: is missing") from error
-    if missing > 0:
-        raise DamagedError(f"{path}: was cut, {missing} bytes are missing")
+    write_value(directory / SEALED, seal)
 
 
 class Segment:
@@ -123,7 +99,7 @@ class Segment:
             # being used again while the verifier reads them.
             with environment.begin():
                 for _ in range(_STRUCTURE_ATTEMPTS):
-                    findings = structure_findings(directory)
+                    findings = page_findings(directory / DATA)
                     if not findings:
                         break
             environment.reader_check()  # frees the places of readers that were killed
@@ -137,15 +113,21 @@ class Segment:
     @classmethod
     def open_sealed(cls, directory: Path, *, checked: bool) -> Segment:
         """Open a segment that nobody writes any more; checked if this process has walked it."""
-        findings = [] if checked else structure_findings(directory)
+        findings = [] if checked else page_findings(directory / DATA)
         if findings:
             raise DamagedError(f"{directory}: {findings[0]}")
         return cls(directory, _open(directory, 0, readonly=True, lock=False))
 
     @classmethod
     def create(cls, directory: Path, map_bytes: int, epoch: int) -> None:
-        """Create an empty segment in `directory`, which must be empty; its files are durable."""
-        environment = _environment(directory, map_bytes, readonly=False, lock=True)
+        """Create an empty segment in `directory`, which must be empty; its files are durable.
+
+        Raises CommitFailedError.
+        """
+        try:
+            environment = _environment(directory, map_bytes, readonly=False, lock=True)
+        except lmdb.Error as error:
+            raise CommitFailedError(f"{directory}: {error}") from error
         with environment:
             cls(directory, environment)._store_epoch(epoch)
 
@@ -215,6 +197,33 @@ class Segment:
                         break
         return found
 
+    def require_chain(self, after: tuple[int, bytes], until: int) -> tuple[int, bytes]:
+        """Follow the hashes that the records name, from `after` on; return where that ends.
+
+        after: a sequence and the hash of the record that ends with it. Records that begin after
+        `until` are left out. What the walk has seen is one row, and so is each of its records once
+        it is decoded and has the hash that it names. Raises DamagedError where the row breaks.
+        Complexity: O(records).
+        """
+        sequence, chain = after
+        with (
+            self._damage_named(),
+            self._environment.begin(buffers=True) as transaction,
+            transaction.cursor() as cursor,
+        ):
+            found = cursor.set_range(_key(sequence + 1))
+            while found and (first_sequence := _sequence(bytes(cursor.key()))) <= until:
+                link = link_of(cursor.value())
+                place = (first_sequence, link.first_sequence, link.previous_hash)
+                if place != (sequence + 1, sequence + 1, chain):
+                    raise DamagedError(
+                        f"{self.directory / DATA}: the record at sequence {first_sequence}"
+                        f" does not follow that of {sequence}"
+                    )
+                sequence, chain = link.last_sequence, link.hash
+                found = cursor.next()
+        return sequence, chain
+
     def raise_epoch(self, epoch: int) -> int:
         """Become the writer: store `epoch`, which must be higher than the one there; return that.
 
@@ -260,19 +269,27 @@ class Segment:
 
     def _epoch_in(self, transaction: lmdb.Transaction[bytes]) -> int:
         value = transaction.get(_EPOCH_KEY) or b""
-        if len(value) == _EPOCH.size:
-            epoch: int = _EPOCH.unpack(value)[0]
-            if value == _pack_epoch(epoch):
-                return epoch
-        raise DamagedError(f"{self.directory}: its epoch is not legible")
+        content, checksum = value[:-_EPOCH_CHECKSUM_BYTES], value[-_EPOCH_CHECKSUM_BYTES:]
+        if _checksum(content) != checksum:
+            raise DamagedError(f"{self.directory / DATA}: its epoch is not legible")
+        if len(value) != _EPOCH.size:
+            raise written_by_newer(
+                f"{self.directory / DATA}: its epoch takes {len(value)} bytes", _EPOCH.size
+            )
+        epoch: int = _EPOCH.unpack(value)[0]
+        return epoch
 
     @contextmanager
     def _read(self) -> Iterator[lmdb.Transaction[bytes]]:
+        with self._damage_named(), self._environment.begin() as transaction:
+            yield transaction
+
+    @contextmanager
+    def _damage_named(self) -> Iterator[None]:
         try:
-            with self._environment.begin() as transaction:
-                yield transaction
+            yield
         except lmdb.Error as error:
-            raise DamagedError(f"{self.directory}: {error}") from error
+            raise DamagedError(f"{self.directory / DATA}: {error}") from error
 
     @contextmanager
     def _write(self) -> Iterator[lmdb.Transaction[bytes]]:
@@ -296,20 +313,13 @@ def commit(transaction: lmdb.Transaction[bytes]) -> None:
 def _open(directory: Path, map_bytes: int, *, readonly: bool, lock: bool) -> lmdb.Environment:
     """Open an environment that exists, once its page size, which LMDB divides by, is plausible."""
     path = directory / DATA
-    try:
-        with path.open("rb") as file:
-            start = file.read(_META.size)
-    except FileNotFoundError as error:
-        raise DamagedError(f"{path}: is missing") from error
-    expected = (_META_MAGIC, 1, mmap.PAGESIZE)
-    if len(start) < _META.size or _META.unpack(start) != expected:
-        raise DamagedError(f"{path}: does not begin with a meta page of this machine")
+    require_meta(path)
     try:
         environment = _environment(directory, map_bytes, readonly=readonly, lock=lock)
     except lmdb.Error as error:
         raise DamagedError(f"{path}: {error}") from error
     try:
-        require_pages(directory, environment.info()["last_pgno"] + 1)
+        require_pages(path, environment.info()["last_pgno"] + 1)
     except BaseException:
         environment.close()
         raise
@@ -354,8 +364,8 @@ def _sequence(key: bytes) -> int:
 
 
 def _pack_epoch(epoch: int) -> bytes:
-    return _EPOCH.pack(epoch, _checksum(epoch.to_bytes(8, "little"), 8))
+    return _EPOCH.pack(epoch, _checksum(epoch.to_bytes(8, "little")))
 
 
-def _checksum(content: bytes, size: int) -> bytes:
-    return hashlib.blake2b(content, digest_size=size).digest()
+def _checksum(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_EPOCH_CHECKSUM_BYTES).digest()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from persistence.column_file import Column, Columns, read_columns, write_columns
+from persistence.column_file import Column, Columns, read_columns, read_header, write_columns
 from persistence.errors import DamagedError
 from persistence.files import TEMPORARY_SUFFIX, make_directory, sync_directory
 
@@ -22,6 +22,7 @@ __all__ = [
     "list_snapshots",
     "prune_snapshots",
     "read_snapshot",
+    "read_snapshot_header",
     "snapshot_sequence",
     "write_snapshot",
 ]
@@ -63,10 +64,23 @@ def read_snapshot(path: Path) -> Snapshot:
     version wrote it, OSError when it cannot be read.
     """
     header, columns = read_columns(path, _MAGIC)
+    return Snapshot(_checked_sequence(path, header), header, columns)
+
+
+def read_snapshot_header(path: Path) -> tuple[int, dict[str, Any]]:
+    """Read a snapshot's sequence and header, and nothing else of it.
+
+    Raises DamagedError, FormatTooNewError, OSError.
+    """
+    header = read_header(path, _MAGIC)
+    return _checked_sequence(path, header), header
+
+
+def _checked_sequence(path: Path, header: dict[str, Any]) -> int:
     sequence = header.pop(_SEQUENCE, None)
-    if path.name != f"{sequence:020d}{SUFFIX}":
+    if not isinstance(sequence, int) or path.name != f"{sequence:020d}{SUFFIX}":
         raise DamagedError(f"{path}: holds the snapshot of sequence {sequence}")
-    return Snapshot(sequence, header, columns)
+    return sequence
 
 
 def list_snapshots(directory: Path) -> list[Path]:

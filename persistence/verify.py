@@ -1,9 +1,10 @@
 """The offline checker of a board's directory: every byte that a recovery may rely on.
 
 Owns the list of what is checked: the pages of each segment, each record's hash, order and chain,
-the seals, the head, what the board itself can tell of a record (`audit`), and that each snapshot
-equals the replay at its sequence. Goes on after a finding where that makes sense. Writes nothing,
-so it may run beside the node that serves the board.
+the seals, both slots of the head, the owner's mark, what the board itself can tell of a record
+(`audit`), and that each snapshot equals the replay at its sequence. Left out is what holds nothing:
+the free pages of a segment beyond LMDB's list of them, `lock.mdb` and `owner.lock`. Goes on after a
+finding where that makes sense. Writes nothing, so it may run beside the node that serves the board.
 """
 
 from __future__ import annotations
@@ -13,17 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from persistence.chained_log import decode_at
+from persistence.chained_log import decode_as
 from persistence.errors import DamagedError, FormatTooNewError, RanknodeError
 from persistence.event_log import HEAD, LmdbEventLog
-from persistence.head import Head, read_head
-from persistence.records import EMPTY_HASH, Record, previous_hash, record_hash
+from persistence.head import Head, head_findings, read_head
+from persistence.ownership import OWNER, read_owner
+from persistence.pages import page_findings
+from persistence.records import (
+    EMPTY_HASH,
+    Record,
+    SequencesLostRecord,
+    previous_hash,
+    record_hash,
+)
 from persistence.recovery import LOAD_ERRORS, Load, Machine, load_snapshot, reason
-from persistence.segments import DATA, SEALED, Segment, read_seal, structure_findings
+from persistence.segments import DATA, SEALED, Segment, read_seal
 from persistence.snapshot import list_snapshots, snapshot_sequence
 
 LOG = "log"
 SNAPSHOTS = "snapshots"
+FIRST_EPOCH = 1  # of a board that was created, and never opened
 Progress = Callable[[int, int], None]
 
 # How a state may refuse a record that no correct writer would have logged.
@@ -48,12 +58,17 @@ class Finding:
     record: int | None
     what: str
 
+    def __str__(self) -> str:
+        where = self.file if self.record is None else f"{self.file}: the record at {self.record}"
+        return f"{where}: {self.what}"
+
 
 @dataclass(frozen=True)
 class BoardReport:
     """What a verification saw, and what it found.
 
-    state_digest is that of the whole replay, None if that was not possible.
+    state_digest is that of the whole replay, None if that was not possible. lost: what a repair
+    has given up, which is no finding any more.
     """
 
     directory: Path
@@ -65,6 +80,7 @@ class BoardReport:
     snapshots: int
     state_digest: str | None
     findings: tuple[Finding, ...]
+    lost: tuple[SequencesLostRecord, ...] = ()
 
     @property
     def is_sound(self) -> bool:
@@ -87,14 +103,9 @@ def verify_board(
     """
     # Whatever a running writer adds meanwhile is newer than these, so they are read before the log.
     snapshots = list_snapshots(directory / SNAPSHOTS)
-    findings: list[Finding] = []
-    head = None
+    head, findings = _head(directory / LOG / HEAD)
     try:
-        head = read_head(directory / LOG / HEAD)
-    except DamagedError as error:
-        findings.append(Finding(f"{LOG}/{HEAD}", None, str(error)))
-    try:
-        log = LmdbEventLog.open_readonly(directory / LOG, check_head=False)
+        log = LmdbEventLog.open_readonly(directory / LOG, strict=False)
     except (RanknodeError, OSError) as error:
         findings.append(Finding(LOG, None, str(error)))
         findings.extend(_segment_findings(directory))
@@ -103,6 +114,7 @@ def verify_board(
         check = _Check(log, fresh(), load, snapshots, findings)
         if head is not None:
             check.head(head)
+        check.owner(directory)
         check.records(confirm_keys, progress)
         check.remaining_snapshots()
         return check.report(directory)
@@ -110,18 +122,27 @@ def verify_board(
         log.close()
 
 
+def _head(path: Path) -> tuple[Head | None, list[Finding]]:
+    """Read the head, and list what is wrong with its file."""
+    findings = [Finding(f"{LOG}/{HEAD}", None, what) for what in head_findings(path)]
+    try:
+        return read_head(path), findings
+    except RanknodeError:
+        return None, findings
+
+
 def _segment_findings(directory: Path) -> list[Finding]:
     """Look at each segment, by itself, of a log that cannot be opened as a whole."""
     findings = []
     for path in sorted((directory / LOG).glob("[0-9]*")):
         file = f"{LOG}/{path.name}"
-        structure = structure_findings(path)
+        structure = page_findings(path / DATA)
         findings += [Finding(f"{file}/{DATA}", None, what) for what in structure]
         if not structure:
             findings += _record_findings(path, file)
         try:
             read_seal(path)
-        except DamagedError as error:
+        except (DamagedError, FormatTooNewError) as error:
             findings.append(Finding(f"{file}/{SEALED}", None, str(error)))
     return findings
 
@@ -131,13 +152,14 @@ def _record_findings(path: Path, file: str) -> list[Finding]:
     try:
         segment = Segment.open_live(path, 0, writable=False)
     except DamagedError as error:
-        return [Finding(file, None, str(error))]
+        return [Finding(f"{file}/{DATA}", None, str(error))]
+    file = f"{file}/{DATA}"
     try:
         from_sequence = 0
         while chunk := segment.chunk(from_sequence):
             for first_sequence, data in chunk:
                 try:
-                    decode_at(first_sequence, data)
+                    decode_as(first_sequence, data)
                 except (DamagedError, FormatTooNewError) as error:
                     findings.append(Finding(file, first_sequence, str(error)))
             from_sequence = chunk[-1][0] + 1
@@ -168,6 +190,7 @@ class _Check(Generic[AuditedT]):
         self._intact = True  # whether everything so far was applied
         self._end: tuple[int, bytes] | None = (0, EMPTY_HASH)  # None behind a damaged record
         self._records = 0
+        self._lost: list[SequencesLostRecord] = []
 
     def head(self, head: Head) -> None:
         """Find a log that lost its end."""
@@ -176,10 +199,25 @@ class _Check(Generic[AuditedT]):
         except DamagedError as error:
             self._find(f"{LOG}/{HEAD}", None, str(error))
 
+    def owner(self, directory: Path) -> None:
+        """Find an owner's mark that is lost, or older than the log that it is the owner of."""
+        try:
+            # In this order: an owner leaves its mark before it takes the log.
+            log_epoch = self._log.epoch
+            epoch = read_owner(directory / OWNER).epoch
+        except FileNotFoundError:
+            if log_epoch > FIRST_EPOCH:
+                self._find(OWNER, None, "is missing")
+        except (DamagedError, FormatTooNewError) as error:
+            self._find(OWNER, None, str(error))
+        else:
+            if epoch < log_epoch:
+                self._find(OWNER, None, f"its epoch, {epoch}, is before the log's, {log_epoch}")
+
     def records(self, confirm_keys: bool, progress: Progress | None) -> None:
         """Go through every record of every segment, and the snapshots on the way."""
         for index, (path, seal) in enumerate(self._log.segments):
-            file = f"{LOG}/{path.name}"
+            file = f"{LOG}/{path.name}/{DATA}"
             records_before = self._records
             try:
                 for first_sequence, data in self._log.scan_segment(index):
@@ -192,19 +230,22 @@ class _Check(Generic[AuditedT]):
             if seal is not None and self._end is not None:
                 sealed = (seal.records, (seal.last_sequence, seal.last_hash))
                 if sealed != (self._records - records_before, self._end):
-                    self._find(f"{file}/{SEALED}", None, "the segment is not what was sealed")
+                    sealed_file = f"{LOG}/{path.name}/{SEALED}"
+                    self._find(sealed_file, None, "the segment is not what was sealed")
         if progress is not None:
             progress(self._log.last_sequence, self._log.last_sequence)
 
     def _record(self, file: str, first_sequence: int, data: bytes, confirm_keys: bool) -> None:
         try:
-            record = decode_at(first_sequence, data)
+            record = decode_as(first_sequence, data)
         except (DamagedError, FormatTooNewError) as error:
             self._lose_track(file, first_sequence, str(error))
             return
         if self._end not in (None, (first_sequence - 1, previous_hash(data))):
             self._lose_track(file, first_sequence, "does not follow the record before")
         self._end = record.last_sequence, record_hash(data)
+        if isinstance(record, SequencesLostRecord):
+            self._lost.append(record)
         if not self._intact:
             return
         try:
@@ -248,6 +289,7 @@ class _Check(Generic[AuditedT]):
             snapshots=self._snapshot_count,
             state_digest=self._machine.state_digest() if self._intact else None,
             findings=tuple(self._findings),
+            lost=tuple(self._lost),
         )
 
     def _find(self, file: str, record: int | None, what: str) -> None:

@@ -72,7 +72,7 @@ CREATION_STEPS: list[tuple[object, str]] = [
     (logged_board, "LmdbEventLog"),
     (LmdbEventLog, "append"),
     (logged_board.Board, "apply"),
-    (listing, "write_atomically"),
+    (listing, "write_value"),
     (logged_board, "sync_directory"),
     (Path, "rename"),
 ]

@@ -137,7 +137,7 @@ def test_a_retried_batch_decodes_its_record_once(log, monkeypatch):
     decode_at = event_log_module.decode_at
     monkeypatch.setattr(
         "persistence.chained_log.decode_at",
-        lambda first, data: decoded.append(first) or decode_at(first, data),
+        lambda first, data, file: decoded.append(first) or decode_at(first, data, file),
     )
     for sequence in range(13, 23):
         log.event(sequence)
@@ -197,7 +197,7 @@ def test_a_record_in_another_place_is_noticed():
     log.append([definition(), window(2), events(3, 5)])
     log._records[1] = log._records[0]
     for read in (lambda: list(log.read()), lambda: log.record_at(2), lambda: log.hash_at(1)):
-        with pytest.raises(DamagedError, match="at sequence 2 is that of 1"):
+        with pytest.raises(DamagedError, match="at sequence 2: it is the record of sequence 1"):
             read()
 
 

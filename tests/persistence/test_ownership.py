@@ -9,7 +9,13 @@ import pytest
 
 from persistence.errors import OwnershipError
 from persistence.event_log import LmdbEventLog
-from persistence.ownership import Ownership, this_process
+from persistence.ownership import (
+    OWNER_BYTES,
+    Ownership,
+    leave_epoch,
+    read_owner,
+    this_process,
+)
 from tests.persistence.log_samples import SMALL, definition, window
 from tests.persistence.processes import start
 
@@ -53,7 +59,7 @@ def test_epochs_rise(tmp_path):
         epochs.append(ownership.epoch)
         ownership.release()
     far = epochs[-1] + 10**15
-    (tmp_path / "owner").write_text(json.dumps({"epoch": far, "process": None}))
+    leave_epoch(tmp_path, far)
     ownership = Ownership.take(tmp_path)
     assert ownership.epoch == far + 1
     ownership.release()
@@ -126,7 +132,7 @@ def test_a_process_that_took_over_the_pid_lives(tmp_path):
             "pid_namespace": us.pid_namespace,
         }
         record = {"epoch": 1, "process": process | change}
-        (tmp_path / "owner").write_text(json.dumps(record))
+        (tmp_path / "owner").write_bytes(json.dumps(record).encode().ljust(OWNER_BYTES))
         Ownership.take(tmp_path).release()
         assert child.poll() is None
     child.communicate("\n")
@@ -139,7 +145,9 @@ def test_a_dead_owner_is_no_obstacle(tmp_path):
     child.stdout.readline()
     child.kill()
     child.communicate()
-    assert json.loads((tmp_path / "owner").read_bytes())["process"]["pid"] == child.pid
+    process = read_owner(tmp_path / "owner").process
+    assert process is not None
+    assert process.pid == child.pid
     Ownership.take(tmp_path).release()
 
 

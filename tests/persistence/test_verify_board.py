@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from persistence.event_log import LmdbEventLog
+from persistence.ownership import leave_epoch
 from persistence.recovery import LOG_HASH
 from persistence.snapshot import write_snapshot
 from persistence.verify import BoardReport, verify_board
 from tests.persistence.log_samples import SMALL, Tally, events, history
+
+LATER_EPOCH = 9  # than any that a test opens the log with
 
 
 @pytest.fixture
@@ -24,6 +27,7 @@ def board(tmp_path: Path) -> Path:
         if record.last_sequence in (42, 82):
             save(directory, tally, log.last_hash)
     log.close()
+    leave_epoch(directory, LATER_EPOCH)
     return directory
 
 
@@ -81,7 +85,8 @@ def test_a_damaged_record_is_found_and_the_rest_still_checked(board):
     change(board / "log/00000001/data.mdb", b"key/14key", b"key/15key")
     change(board / "log/00000002/data.mdb", b"key/71", b"key/61")
     report = verified(board)
-    assert files_and_records(report) == [("log/00000001", 13), ("log/00000002", 63)]
+    damaged = [("log/00000001/data.mdb", 13), ("log/00000002/data.mdb", 63)]
+    assert files_and_records(report) == damaged
     assert report.state_digest is None
     assert report.records == 12
 
@@ -91,7 +96,7 @@ def test_a_damaged_last_record_does_not_hide_the_others(board):
     change(board / "log/00000001/data.mdb", b"key/14key", b"key/15key")
     change(board / "log/00000003/data.mdb", b"key/101", b"key/111")
     report = verified(board)
-    expected = [("log", None), ("log/00000001", 13), ("log/00000003", 93)]
+    expected = [("log", None), ("log/00000001/data.mdb", 13), ("log/00000003/data.mdb", 93)]
     assert files_and_records(report) == expected
 
 
@@ -121,7 +126,7 @@ def test_damaged_pages_of_a_sealed_segment(board):
         content[page * 4096 + 12] ^= 0xFF
     path.write_bytes(content)
     report = verified(board)
-    assert ("log/00000001", None) in files_and_records(report)
+    assert ("log/00000001/data.mdb", None) in files_and_records(report)
     assert report.records > 5
 
 
@@ -192,11 +197,11 @@ def test_a_record_the_board_cannot_apply_is_found(board):
             super().apply(record)
 
     report = verify_board(board, Picky, Picky.load)
-    assert files_and_records(report) == [("log/00000002", 53)]
+    assert files_and_records(report) == [("log/00000002/data.mdb", 53)]
     assert report.records == 12
 
 
 def test_a_missing_log_is_found(tmp_path):
     """A directory without a log is a finding, not an error."""
     report = verify_board(tmp_path, Tally, Tally.load)
-    assert files_and_records(report) == [("log", None)]
+    assert files_and_records(report) == [("log/head", None), ("log", None)]
