@@ -4,26 +4,27 @@ Owns when things happen. State changes only on the loop, in one step without awa
 the one writer thread while reads are answered; what gathers during a commit goes out as the next.
 An error of a commit ends the process with EXIT_COMMIT_FAILED before anything is answered, and the
 next one recovers. A board that cannot be opened stays here unopened, says why, and is tried again
-after a back-off. It must not know HTTP.
+after a back-off; when a process that ended is followed by another is for the node to say. It must
+not know HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
 from actors import queries, questions
 from actors.errors import Refusal
 from actors.keeper import Keeper
+from actors.last_words import end_process
 from actors.logged_board import BoardOptions, LoggedBoard, describe_recovery
 from actors.questions import Ask, Change, Describe, Question, Reply, Submit
 from actors.sealed import NotAtHandError
@@ -39,7 +40,6 @@ from persistence.records import Record
 
 _LOG = logging.getLogger("ranknode.board")
 
-EXIT_COMMIT_FAILED = 74  # EX_IOERR of sysexits.h
 OPEN_RETRY_SECONDS_MAX = 60.0
 TICK_SECONDS = 0.25  # how late a window may close by itself
 FETCHES_MAX = 3  # an archive that was fetched may be pushed out before it is asked
@@ -47,18 +47,23 @@ READ_SLICE_SECONDS = 0.005  # reads give way to others after this long
 
 
 class ActorOptions(msgspec.Struct, frozen=True):
-    """How a board is hosted. commit_events_max: events gathered into one commit."""
+    """How a board is hosted.
+
+    commit_events_max: events gathered into one commit. last_words_directory: where a process that
+    ends itself says why.
+    """
 
     board: BoardOptions
     commit_events_max: int
+    last_words_directory: str = ""
 
 
 class OpenReport(msgspec.Struct, frozen=True):
-    """What opening a board came to: how it was recovered, or why it could not be."""
+    """What opening a board came to: how it was recovered, or why it could not be and until when."""
 
     recovered: str = ""
     failure: str = ""
-    process: int = 0
+    retry_after_seconds: float = 0.0
 
 
 NOT_AT_HAND = "not_at_hand"  # for the gateway alone: ask again by `read_slowly`
@@ -106,10 +111,16 @@ class BoardActor:
         try:
             host = await self._opened()
         except Refusal as refusal:
-            return msgspec.msgpack.encode(OpenReport(failure=str(refusal.__cause__ or refusal)))
-        return msgspec.msgpack.encode(
-            OpenReport(recovered=describe_recovery(host.report), process=os.getpid())
-        )
+            failure = str(refusal.__cause__ or refusal)
+            wait_seconds = max(self._retry_at - time.monotonic(), 0.0)
+            return msgspec.msgpack.encode(
+                OpenReport(failure=failure, retry_after_seconds=wait_seconds)
+            )
+        return msgspec.msgpack.encode(OpenReport(recovered=describe_recovery(host.report)))
+
+    async def wait_for_end(self) -> None:
+        """Never answer: whoever waits for this hears from Ray when the process has ended."""
+        await asyncio.Future()
 
     async def _opened(self) -> LoggedBoard:
         """Return the open board. Errors: Refusal board_unavailable."""
@@ -130,6 +141,8 @@ class BoardActor:
         loop = asyncio.get_running_loop()
         try:
             host = await loop.run_in_executor(self._writer, self._open_and_close_due)
+        except CommitFailedError as error:
+            self._end(str(error))
         except (RanknodeError, OSError) as error:
             self._failures += 1
             wait_seconds = min(2.0**self._failures, OPEN_RETRY_SECONDS_MAX)
@@ -142,9 +155,9 @@ class BoardActor:
             raise self._failure from error
         self._failure, self._failures = None, 0
         self._host = host
-        self._keeper = Keeper(host, lambda error: _end(repr(error)))
+        self._keeper = Keeper(host, lambda error: self._end(repr(error)))
         self._ticking = asyncio.create_task(self._tick(host))
-        self._ticking.add_done_callback(_end_on_error)
+        self._ticking.add_done_callback(self._end_on_error)
         self._keeper.seal_soon()
 
     def _open_and_close_due(self) -> LoggedBoard:
@@ -254,7 +267,7 @@ class BoardActor:
     def _write_soon(self) -> None:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_queued())
-            self._writing.add_done_callback(_end_on_error)
+            self._writing.add_done_callback(self._end_on_error)
 
     def _gather(self) -> list[_Job]:
         """Take from the queue what goes into one commit: submissions together, a change alone."""
@@ -343,7 +356,15 @@ class BoardActor:
         try:
             await loop.run_in_executor(self._writer, host.commit, records)
         except (CommitFailedError, FencedError) as error:
-            _end(str(error))
+            self._end(str(error))
+
+    def _end(self, reason: str) -> NoReturn:
+        end_process(self._directory.name, self._options.last_words_directory, reason)
+
+    def _end_on_error(self, task: asyncio.Task[Any]) -> None:
+        """Stop the board after a programmer's error: it recovers from what is on disk."""
+        if not task.cancelled() and task.exception() is not None:
+            self._end(repr(task.exception()))
 
     # Putting away
 
@@ -377,15 +398,3 @@ def _answer(host: LoggedBoard, ask: Ask) -> Reply:
     except Exception:  # noqa: BLE001  one question's bug must not take the call's other questions with it
         _LOG.exception("a question could not be answered")
         return _refused(Refusal("internal_error", "the board could not answer this question"))
-
-
-def _end(reason: str) -> None:
-    """End the process at once: nothing may be answered from a state the disk may not hold."""
-    _LOG.critical("the board's process ends: %s", reason)
-    os._exit(EXIT_COMMIT_FAILED)
-
-
-def _end_on_error(task: asyncio.Task[Any]) -> None:
-    """Stop the board after a programmer's error: it recovers from what is on disk."""
-    if not task.cancelled() and task.exception() is not None:
-        _end(repr(task.exception()))

@@ -22,9 +22,10 @@ from actors.board_actor import ActorOptions, BoardActor
 from actors.definition import BOARD_ID, Definition
 from actors.errors import Refusal
 from actors.janitor import Janitor
+from actors.last_words import take_last_words
 from actors.listing import Listing, read_listing, rebuild_listing
 from actors.logged_board import create_board
-from persistence.errors import RanknodeError
+from persistence.errors import DamagedError, RanknodeError
 from persistence.files import make_directory, sync_directory
 
 _LOG = logging.getLogger("ranknode")
@@ -32,10 +33,10 @@ _LOG = logging.getLogger("ranknode")
 BOARDS = "boards"
 DELETED = "deleted"
 
-# Ray restarts a board's process without end; what fails in it is answered by the board itself.
-# Only the gateway repeats calls, since only it knows their deadlines.
-_REMOTE = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0)(BoardActor)
-_REMOTE_JANITOR = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0)(Janitor)
+# Ray would restart a process at once, and one whose disk fails over and over again; so the node
+# does, after a pause. Only the gateway repeats calls, since only it knows their deadlines.
+_REMOTE = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(BoardActor)
+_REMOTE_JANITOR = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Janitor)
 
 
 class Directory:
@@ -57,6 +58,9 @@ class Directory:
         for directory in (self._boards, self._deleted):
             if not directory.exists():
                 make_directory(directory)
+        # A killed node may have made these, or renamed a board, without having made that durable: a
+        # board that is written to must not vanish.
+        sync_directory(self._boards.parent)
         self.purge()
         for path in self._boards.iterdir():
             if path.name.startswith("."):
@@ -72,7 +76,7 @@ class Directory:
         try:
             try:
                 self.listings[board] = read_listing(path)
-            except (OSError, msgspec.MsgspecError) as error:
+            except (OSError, DamagedError) as error:
                 _LOG.warning("the listing of board %s is made anew: %s", board, error)
                 self.listings[board] = rebuild_listing(path)
         except (RanknodeError, OSError) as error:
@@ -81,7 +85,8 @@ class Directory:
             self.damaged.add(board)
 
     def purge(self) -> None:
-        """Remove the data of deleted boards."""
+        """Remove the data of deleted boards. Errors: OSError."""
+        self._sync()  # what is half removed must not come back
         for path in self._deleted.iterdir():
             shutil.rmtree(path, ignore_errors=True)
 
@@ -95,7 +100,12 @@ class Directory:
         return created
 
     def refresh(self, board: str) -> None:
-        """Read a board's listing again, after its definition changed; nothing if it is deleted."""
+        """Read a board's listing again, after its definition changed; nothing if it is deleted.
+
+        A creation or deletion that failed may have missed but its last sync; before anyone learns
+        of it, it is durable. Errors: OSError.
+        """
+        self._sync()
         path = self._boards / board
         if path.is_dir():
             self._learn(path)
@@ -103,10 +113,19 @@ class Directory:
             self.listings.pop(board, None)
 
     def delete(self, board: str) -> None:
-        """Take a board out of the catalogue, durably; `purge` frees its space."""
+        """Take a board out of the catalogue, durably; `purge` frees its space.
+
+        One that could not be deleted stays listed, so that it can be tried again. Errors: OSError.
+        """
+        path = self._boards / board
+        if path.exists():  # else it was moved before, but that could not be made durable
+            path.rename(self._deleted / f"{board}.{secrets.token_hex(8)}")
+        self._sync()
         self.listings.pop(board, None)
         self.damaged.discard(board)
-        (self._boards / board).rename(self._deleted / f"{board}.{secrets.token_hex(8)}")
+
+    def _sync(self) -> None:
+        """Make durable which boards there are."""
         sync_directory(self._boards)
         sync_directory(self._deleted)
 
@@ -128,6 +147,10 @@ class Directory:
     def start_janitor(self) -> Any:
         """Start the process that visits passive boards; returns its actor handle at once."""
         return _REMOTE_JANITOR.remote(self._encoded_options)
+
+    def last_words(self, board: str) -> str | None:
+        """Return why the last process that had a board ended itself, once; None if it was ended."""
+        return take_last_words(board, self._options.last_words_directory)
 
     def path(self, board: str) -> str:
         """Name a board's directory."""

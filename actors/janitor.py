@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from actors.board_actor import ActorOptions
+from actors.last_words import end_process
 from actors.logged_board import LoggedBoard
-from persistence.errors import RanknodeError
+from persistence.errors import CommitFailedError, RanknodeError
 
 
 class Janitor:
@@ -25,6 +26,7 @@ class Janitor:
     def close_due(self, directory: str) -> str:
         """Close and seal what is due; returns why that could not be done, or nothing.
 
+        A commit that fails in itself ends the process, as it does everywhere.
         Complexity: O(snapshot + newer events + members of what closes).
         """
         try:
@@ -36,6 +38,8 @@ class Janitor:
                     host.write_copy(host.copy_state())
             finally:
                 host.close()
+        except CommitFailedError as error:
+            end_process(Path(directory).name, self._options.last_words_directory, str(error))
         except (RanknodeError, OSError) as error:
             return str(error) or type(error).__name__
         return ""

@@ -62,25 +62,30 @@ class Keeper:
             self._sealing = self._start(self._seal())
 
     async def _seal(self) -> None:
-        loop, host = asyncio.get_running_loop(), self._host
         try:
-            while unsealed := list(host.board.unsealed.values()):
-                closed = host.board.closed[unsealed[0].id]
-                digest = await loop.run_in_executor(
-                    self._writer, host.archives.seal, closed, unsealed[0]
-                )
-                host.archives.sealed(closed.id, digest)
-            if host.archives.missing:
-
-                def sealed(window: str, digest: str) -> None:
-                    loop.call_soon_threadsafe(host.archives.sealed, window, digest)
-
-                await loop.run_in_executor(self._writer, host.rebuild_archives, sealed)
-            if host.archives.expired:
-                await loop.run_in_executor(self._writer, host.archives.remove_expired)
+            await self._seal_once()
+            while self._host.board.unsealed:  # what closed meanwhile
+                await self._seal_once()
         except (RanknodeError, OSError) as error:
             # What is not sealed now is made again at the next closing, or the next start.
-            _LOG.error("%s: an archive could not be written: %s", host.directory, error)
+            _LOG.error("%s: an archive could not be written: %s", self._host.directory, error)
+
+    async def _seal_once(self) -> None:
+        loop, host = asyncio.get_running_loop(), self._host
+        while unsealed := list(host.board.unsealed.values()):
+            closed = host.board.closed[unsealed[0].id]
+            digest = await loop.run_in_executor(
+                self._writer, host.archives.seal, closed, unsealed[0]
+            )
+            host.archives.sealed(closed.id, digest)
+        if host.archives.missing:
+
+            def sealed(window: str, digest: str) -> None:
+                loop.call_soon_threadsafe(host.archives.sealed, window, digest)
+
+            await loop.run_in_executor(self._writer, host.rebuild_archives, sealed)
+        if host.archives.expired:
+            await loop.run_in_executor(self._writer, host.archives.remove_expired)
 
     async def fetch(self, wanted: NotAtHandError) -> None:
         """Bring to memory what an answer needs.

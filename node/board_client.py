@@ -3,8 +3,9 @@
 A board has two lanes, reads and writes, so that a read never waits for a commit. A lane has one
 call in flight and a bounded queue; no timers, so idle load is not delayed and busy load gets big
 batches. A call that fails because the board's process died is repeated, with the same content,
-until every request in it has been given up by its caller: keys make that safe. It must not know
-Ray: a lane is given a coroutine function that takes and returns bytes.
+until every request in it has been given up by its caller, or there is no process to send it to:
+keys make that safe. It must not know Ray: a lane is given a coroutine function that takes and
+returns bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from actors.errors import Refusal
-from actors.questions import Ask, Reply, decode_replies, encode
+from actors.questions import Around, Ask, Periods, Question, Reply, Top, decode_replies, encode
 from persistence.errors import RanknodeError
 
 RETRY_SECONDS = 0.05
@@ -28,19 +29,31 @@ class BoardLostError(RanknodeError):
 
 
 class LaneLimits(NamedTuple):
-    """Bounds of one lane: what may wait, and what goes into one call."""
+    """Bounds of one lane: what may wait, and what goes into one call.
+
+    call_entries_max: entries that the answers of one call may have; a longer answer goes alone.
+    """
 
     queue_items_max: int
     queue_bytes_max: int
     call_items_max: int
+    call_entries_max: int
 
 
 class _Item(NamedTuple):
     encoded: bytes
+    entries: int
     reply: asyncio.Future[Reply]
 
 
 Send = Callable[[bytes], Awaitable[bytes]]
+
+
+def _entries(question: Question) -> int:
+    """Return how many entries the answer to a question may have."""
+    if isinstance(question, Around):
+        return question.above + 1 + question.below
+    return question.limit if isinstance(question, Top | Periods) else 1
 
 
 def _as_list(items: Sequence[_Item]) -> bytes:
@@ -49,13 +62,18 @@ def _as_list(items: Sequence[_Item]) -> bytes:
 
 
 class Lane:
-    """One queue to one board. calls and asked count what was sent, for whoever watches batches."""
+    """One queue to one board. calls and asked count what was sent, for whoever watches batches.
 
-    def __init__(self, send: Send, limits: LaneLimits) -> None:
+    send: raises BoardLostError where a call got no answer, Refusal where nothing was sent.
+    changes: whether asks change the board, so that the outcome of a lost one is unknown.
+    """
+
+    def __init__(self, send: Send, limits: LaneLimits, *, changes: bool = False) -> None:
         self.calls = 0
         self.asked = 0
         self._send = send
         self._limits = limits
+        self._changes = changes
         self._queue: deque[_Item] = deque()
         self._queued_bytes = 0
         self._in_flight: list[_Item] = []
@@ -69,8 +87,9 @@ class Lane:
     async def ask(self, ask: Ask) -> bytes:
         """Send one ask with the next call and return its answer.
 
-        Errors: Refusal, the board's own or `overloaded` where the queue is full. Cancelling it
-        gives the ask up; whether it was sent, and acted on, is then unknown.
+        Errors: Refusal, the board's own, `overloaded` where the queue is full, `outcome_unknown`
+        where a change was sent to a process that ended. Cancelling it gives the ask up; whether
+        it was sent, and acted on, is then unknown.
         """
         encoded = encode(ask)
         full = (
@@ -79,7 +98,7 @@ class Lane:
         )
         if full:
             raise Refusal("overloaded", "too many requests wait for this board")
-        item = _Item(encoded, asyncio.get_running_loop().create_future())
+        item = _Item(encoded, _entries(ask.question), asyncio.get_running_loop().create_future())
         self._queue.append(item)
         self._queued_bytes += len(encoded)
         self.asked += 1
@@ -91,11 +110,16 @@ class Lane:
     def _take(self) -> list[_Item]:
         """Take the next call's items; what was given up meanwhile is dropped unsent."""
         items: list[_Item] = []
+        entries = 0
         while self._queue and len(items) < self._limits.call_items_max:
-            item = self._queue.popleft()
+            item = self._queue[0]
+            if items and entries + item.entries > self._limits.call_entries_max:
+                break
+            self._queue.popleft()
             self._queued_bytes -= len(item.encoded)
             if not item.reply.done():
                 items.append(item)
+                entries += item.entries
         return items
 
     async def _send_queued(self) -> None:
@@ -110,25 +134,43 @@ class Lane:
 
     async def _call(self) -> None:
         wait_seconds = RETRY_SECONDS
+        lost = False
         while items := [item for item in self._in_flight if not item.reply.done()]:
             self.calls += 1
             try:
                 replies = decode_replies(await self._send(_as_list(items)))
+            except Refusal as refusal:
+                raise self._of_sent(refusal) if lost else refusal from None
             except BoardLostError:
+                lost = True
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(2 * wait_seconds, RETRY_SECONDS_MAX)
                 continue
             # Paired before the first is given out: of a wrong number no reply is anyone's.
             for item, reply in list(zip(items, replies, strict=True)):
-                if not item.reply.done():
+                if item.reply.done():
+                    continue
+                if lost and reply.code:
+                    refused = Refusal(reply.code, reply.detail, **reply.extra)
+                    item.reply.set_exception(self._of_sent(refused))
+                else:
                     item.reply.set_result(reply)
+
+    def _of_sent(self, refusal: Refusal) -> Refusal:
+        """Make the refusal of what was sent before: a change may have been applied then."""
+        if self._changes and refusal.code == "board_unavailable":
+            return Refusal(
+                "outcome_unknown",
+                "the board's process ended before it answered; send it again with the same key",
+            )
+        return refusal
 
     async def stop(self, reason: Refusal) -> None:
         """Refuse everything that waits or is in flight."""
-        items = [*self._in_flight, *self._queue]
-        for item in items:
-            if not item.reply.done():
-                item.reply.set_exception(reason)
+        for items, refusal in ((self._in_flight, self._of_sent(reason)), (self._queue, reason)):
+            for item in items:
+                if not item.reply.done():
+                    item.reply.set_exception(refusal)
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)

@@ -1,8 +1,8 @@
 """The boards of a node: which are in memory, and the way of each request to its board.
 
-Owns the life of the boards' processes as this node sees it: brought up on first use, put away when
-idle or when too many are up, brought up again when they die. Implements `node.service.Boards`. A
-change in one board's life (create, bring up, put away, delete) holds that board's lock.
+Owns which boards are in memory: brought up on first use, put away when idle or when too many are
+up. Implements `node.service.Boards`. A change in one board's life (create, bring up, put away,
+delete) holds that board's lock.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ import asyncio
 import base64
 import binascii
 import bisect
-import logging
 import os
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
-import ray.exceptions
 
 from actors.board import Board
-from actors.board_actor import NOT_AT_HAND, OpenReport
+from actors.board_actor import NOT_AT_HAND
 from actors.definition import Definition, parse_definition
 from actors.directory import Directory
 from actors.errors import Refusal
@@ -36,127 +34,19 @@ from actors.questions import (
     Describe,
     Question,
     Submit,
-    decode_replies,
-    encode,
 )
-from node.board_client import BoardLostError, Lane, LaneLimits, Send
+from node.active_board import ActiveBoard
+from node.board_client import LaneLimits
 from node.config import Config
 from node.passive_closings import PassiveClosings
+from node.restarts import Restarts
 from persistence.errors import StorageFullError
 
-_LOG = logging.getLogger("ranknode")
 _ENCODE = (msgspec.json.Encoder().encode, msgspec.msgpack.Encoder().encode)
 
 IDLE_CHECKS_PER_PERIOD = 10
 WAITING_READS_MAX = 1_024
 START_SHARE = 0.8  # of a request's time; the rest is for the request itself
-
-
-class ActiveBoard:
-    """A board in memory: its process's handle and its two lanes."""
-
-    def __init__(self, board: str, directory: Directory, limits: LaneLimits) -> None:
-        self.board = board
-        self.used_at = time.monotonic()
-        self._directory = directory
-        self._actor = directory.start(board)
-        self._report_before = OpenReport()
-        self._reporting = asyncio.create_task(self._open())
-        self.reads = Lane(self._sender("read"), limits)
-        self.writes = Lane(self._sender("write"), limits)
-
-    async def started(self) -> None:
-        """Return when the process has come up, and has opened its board or said why it cannot."""
-        await asyncio.shield(self._reporting)
-
-    @property
-    def busy(self) -> bool:
-        """Whether any request waits for this board."""
-        return self.reads.busy or self.writes.busy
-
-    def _sender(self, method: str) -> Send:
-        async def send(payload: bytes) -> bytes:
-            self.used_at = time.monotonic()
-            answer: bytes = await self._call(method, payload)
-            return answer
-
-        return send
-
-    async def _call(self, method: str, *arguments: Any) -> Any:
-        """Call the process. Errors: BoardLostError where it died before it answered."""
-        actor = self._actor
-        try:
-            return await getattr(actor, method).remote(*arguments)
-        except ray.exceptions.RayTaskError:
-            raise
-        except ray.exceptions.ActorDiedError as error:
-            # Ray has given it up for good; whoever notices first starts another.
-            if self._actor is actor:
-                self._actor = self._directory.start(self.board)
-            self.report()
-            raise BoardLostError(str(error)) from error
-        except ray.exceptions.RayError as error:
-            self.report()
-            raise BoardLostError(str(error)) from error
-
-    def report(self) -> None:
-        """Have the process open its board, and log what came of it, once at a time.
-
-        Also for one that nobody asks: Ray starts a process that died anew, but only a board that is
-        open closes its windows.
-        """
-        if self._reporting.done():
-            self._reporting = asyncio.create_task(self._open())
-
-    async def _open(self) -> None:
-        try:
-            report = msgspec.msgpack.decode(await self._actor.open.remote(), type=OpenReport)
-        except ray.exceptions.RayError as error:
-            _LOG.warning("board %s: its process ended: %s", self.board, _first_line(error))
-            return
-        if report == self._report_before:
-            return
-        self._report_before = report
-        if report.failure:
-            _LOG.error("board %s cannot be brought up: %s", self.board, report.failure)
-        else:
-            _LOG.info("board %s is up: %s", self.board, report.recovered)
-
-    async def wait_for(self, sequence: int, seconds: float) -> None:
-        """Return when the board has reached `sequence`, or after `seconds`."""
-        self.used_at = time.monotonic()
-        try:
-            await self._call("wait_for", sequence, seconds)
-        except BoardLostError:
-            return
-
-    async def read_slowly(self, ask: Ask) -> bytes:
-        """Have an answer made that must be fetched from disk first. Errors: Refusal."""
-        self.used_at = time.monotonic()
-        try:
-            replies = decode_replies(await self._call("read_slowly", encode([ask])))
-        except BoardLostError:
-            raise Refusal("board_unavailable", "the board is being brought up again") from None
-        return replies[0].unwrap()
-
-    async def put_away(self, snapshot_seconds: float, seconds: float) -> None:
-        """Have the process finish, within `seconds`, and end it."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._call("close", snapshot_seconds)
-        except (TimeoutError, BoardLostError):
-            _LOG.warning("board %s did not finish in time; it will recover", self.board)
-        except ray.exceptions.RayTaskError as error:
-            _LOG.error("board %s did not finish in order; it will recover: %s", self.board, error)
-        await self.end(Refusal("board_unavailable", "the board is being put away"))
-
-    async def end(self, reason: Refusal) -> None:
-        """End the process without grace and refuse whoever waits."""
-        await self.reads.stop(reason)
-        await self.writes.stop(reason)
-        self._reporting.cancel()
-        await asyncio.gather(self._reporting, return_exceptions=True)
-        self._directory.stop(self._actor)
 
 
 class NodeBoards:
@@ -167,12 +57,16 @@ class NodeBoards:
         self._config = config
         self._directory = directory
         self._active: dict[str, ActiveBoard] = {}
+        self._restarts: dict[str, Restarts] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._waiting_reads = 0
         self._starting = asyncio.Semaphore(os.cpu_count() or 1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._limits = LaneLimits(
-            config.queue_items_max, config.queue_bytes_max, config.call_items_max
+            config.queue_items_max,
+            config.queue_bytes_max,
+            config.call_items_max,
+            config.call_entries_max,
         )
 
     async def start(self) -> None:
@@ -258,9 +152,14 @@ class NodeBoards:
                 raise Refusal("board_exists", f"{board} exists with another definition")
             return None
 
-    async def list(self, limit: int, after: str | None, *, packed: bool) -> bytes:
-        """Answer a page of the boards, in order of their ids. Complexity: O(boards)."""
-        ids = sorted(self._directory.listings)
+    async def list(
+        self, limit: int, after: str | None, covers: Callable[[str], bool], *, packed: bool
+    ) -> bytes:
+        """Answer a page of the boards whose ids are covered, in order of their ids.
+
+        Complexity: O(boards).
+        """
+        ids = sorted(filter(covers, self._directory.listings))
         start = 0 if after is None else bisect.bisect_right(ids, _read_board_cursor(after))
         page = ids[start : start + limit]
         following = _write_board_cursor(page[-1]) if ids[start + limit :] else None
@@ -275,6 +174,7 @@ class NodeBoards:
             active = self._active.pop(board, None)
             if active is not None:
                 await active.end(Refusal("board_not_found", f"{board} was deleted"))
+            self._restarts.pop(board, None)
             await asyncio.to_thread(self._directory.delete, board)
         self._spawn(asyncio.to_thread(self._directory.purge))
 
@@ -313,7 +213,9 @@ class NodeBoards:
             if active is None:
                 async with self._starting:
                     await self._make_room()
-                    active = ActiveBoard(board, self._directory, self._limits)
+                    # A board that keeps failing stays held back, put away meanwhile or not.
+                    restarts = self._restarts.setdefault(board, Restarts())
+                    active = ActiveBoard(board, self._directory, self._limits, restarts)
                     self._active[board] = active
                     await active.started()
             return active
@@ -357,12 +259,6 @@ class NodeBoards:
             for active in list(self._active.values()):
                 if active.used_at < oldest and not active.busy:
                     await self._put_away(active)
-                else:
-                    active.report()
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
 
 
 def _listed(listing: Listing, packed: bool) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class PassiveClosings:
             try:
                 failure: str = await self._janitor.close_due.remote(self._directory.path(board))
             except ray.exceptions.RayError as error:
-                failure = str(error).partition("\n")[0]
+                failure = self._directory.last_words(board) or str(error).partition("\n")[0]
                 self._janitor = None
             if failure:
                 _LOG.error("windows of board %s could not be closed: %s", board, failure)

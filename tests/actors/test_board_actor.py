@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from actors import board_actor, queries
-from actors.board_actor import EXIT_COMMIT_FAILED, ActorOptions, BoardActor, OpenReport
+from actors.board_actor import ActorOptions, BoardActor, OpenReport
+from actors.last_words import EXIT_COMMIT_FAILED
 from actors.logged_board import LoggedBoard, create_board
 from actors.offline import verify
 from actors.questions import Ask, Change, Submit, Top, decode_replies, encode

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import threading
+from types import SimpleNamespace
+from typing import Any
 
+from actors import board_actor
 from actors.board_actor import BoardActor
-from actors.logged_board import LoggedBoard
-from tests.actors.board_harness import SMALL, event, submit
+from actors.logged_board import LoggedBoard, create_board
+from tests.actors.board_harness import DAY_US, NOW_US, SMALL, at, define, event, submit
 from tests.actors.test_board_actor import (
+    WAIT_SECONDS,
     Gate,
     change,
     directory,
@@ -129,3 +135,44 @@ def test_a_board_that_was_never_opened_closes(directory):
 
     run(scenario)
     LoggedBoard.open(directory, SMALL).close()
+
+
+def test_what_closes_while_archives_are_made_again_is_sealed_too(tmp_path, monkeypatch):
+    """A window that closes during a rebuild of lost archives gets its own right after it."""
+    cups = [
+        {"name": f"cup{day}", "start": at(NOW_US), "end": at(NOW_US + day * DAY_US)}
+        for day in (1, 2)
+    ]
+    definition = define(periods=cups, grace_seconds=0)
+    create_board(tmp_path / "b", "b", definition, NOW_US, SMALL)
+    clock = SimpleNamespace(now_us=NOW_US + DAY_US)
+    monkeypatch.setattr(board_actor, "_now_us", lambda: clock.now_us)
+
+    async def scenario():
+        actor = hosting(tmp_path / "b")
+        await actor.open()
+        await actor.close(60)
+        shutil.rmtree(tmp_path / "b" / "archives")
+        gates = []
+        real = LoggedBoard.rebuild_archives
+
+        def held(self: LoggedBoard, *arguments: Any) -> None:
+            gates.append(threading.Event())
+            assert gates[-1].wait(WAIT_SECONDS)
+            real(self, *arguments)
+
+        monkeypatch.setattr(LoggedBoard, "rebuild_archives", held)
+        actor = hosting(tmp_path / "b")
+        await actor.open()
+        while not gates:  # noqa: ASYNC110  (the thread tells nobody that it waits)
+            await asyncio.sleep(0.001)
+        clock.now_us += DAY_US
+        await change(actor)  # writes nothing, but closes what is due first
+        assert set(actor._host.board.unsealed) == {"cup2"}
+        gates[0].set()
+        await actor._keeper._sealing
+        assert actor._host.board.unsealed == {}
+        assert len(list((tmp_path / "b" / "archives").iterdir())) == 2
+        await actor.close(0)
+
+    run(scenario)

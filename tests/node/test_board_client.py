@@ -10,12 +10,14 @@ import msgspec
 import pytest
 
 from actors.errors import Refusal
-from actors.questions import Ask, Describe, Reply, decode_asks, encode
+from actors.questions import Ask, Describe, Reply, Top, decode_asks, encode
 from node import board_client
 from node.board_client import BoardLostError, Lane, LaneLimits
 
 WAIT_SECONDS = 20  # for what comes at once; longer means it never does
-LIMITS = LaneLimits(queue_items_max=1_000, queue_bytes_max=1 << 20, call_items_max=1_000)
+LIMITS = LaneLimits(
+    queue_items_max=1_000, queue_bytes_max=1 << 20, call_items_max=1_000, call_entries_max=1_000
+)
 
 
 @pytest.fixture(autouse=True)
@@ -27,13 +29,14 @@ class Board:
     """The far side of a lane: answers each ask with its number, as the test wants.
 
     payloads: every call's bytes. failures: what the next calls raise. refused: numbers that get a
-    refusal. While it is held, a call waits.
+    refusal, with `code`. While it is held, a call waits.
     """
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
         self.failures: list[Exception] = []
         self.refused: set[int] = set()
+        self.code = "member_not_found"
         self._going = asyncio.Event()
         self._going.set()
         self._called = asyncio.Semaphore(0)
@@ -58,7 +61,7 @@ class Board:
 
     def _answer(self, number: int) -> Reply:
         if number in self.refused:
-            return Reply(b"", "member_not_found", "nobody", {"number": number})
+            return Reply(b"", self.code, "nobody", {"number": number})
         return Reply(b"%d" % number)
 
 
@@ -179,6 +182,27 @@ def test_a_full_queue_is_overloaded():
         board.go()
         assert await asyncio.gather(first, *others) == [b"0", b"1", b"2", b"3", b"4"]
         assert await lane.ask(ask(9)) == b"9"
+
+    run(scenario)
+
+
+def test_a_call_is_bounded_in_what_it_answers():
+    """Pages go out in calls of so many entries together; one that is longer goes alone."""
+
+    async def scenario():
+        board = Board()
+        lane = Lane(board.send, LIMITS._replace(call_entries_max=1_000))
+        board.hold()
+        asked = [asyncio.create_task(lane.ask(ask(0)))]
+        await board.called()
+        for number, limit in enumerate((400, 600, 1, 1_000, 1_001, 1), 1):
+            top = Top(False, 0, None, None, limit, None)
+            asked.append(asyncio.create_task(lane.ask(Ask(number, top))))
+        await asyncio.sleep(0)
+        board.go()
+        assert await asyncio.gather(*asked) == [b"%d" % number for number in range(7)]
+        calls = [numbers(payload) for payload in board.payloads]
+        assert calls == [[0], [1, 2], [3], [4], [5], [6]]
 
     run(scenario)
 
