@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
-from node.config import ConfigError, load
+from node.config import API_KEY, ConfigError, load
 from persistence.errors import RanknodeError
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -56,7 +56,28 @@ class _BoardId(click.ParamType[str]):
         return value
 
 
+class _Duration(click.ParamType[int]):
+    """A time as a number and its unit, in seconds."""
+
+    name = "duration"
+    units: ClassVar = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):  # the default
+            return value
+        number, unit = value[:-1], self.units.get(value[-1:])
+        if unit is None or not number.isdecimal() or len(number) > 6:
+            self.fail(f"{value!r} is no duration, as 90s, 30m, 12h or 7d", param, ctx)
+        return int(number) * unit
+
+
 _url = click.option("--url", default=DEFAULT_URL, show_default=True, help="The node's address.")
+_key = click.option(
+    "--key",
+    envvar=API_KEY,
+    metavar="KEY",
+    help=f"The API key to call with; other users of the machine do not see one in ${API_KEY}.",
+)
 
 
 @main.command()
@@ -86,6 +107,7 @@ def serve(
 @click.argument("board", type=_BoardId())
 @click.argument("file")
 @_url
+@_key
 @click.option(
     "--batch",
     "batch_events_max",
@@ -109,6 +131,7 @@ def import_(
     board: str,
     file: str,
     url: str,
+    key: str | None,
     batch_events_max: int,
     file_format: str | None,
     backfill: bool,
@@ -121,10 +144,11 @@ def import_(
     import is broken off, it stays in that mode. Ends with 1 if any event was rejected.
     """
     from node import commands  # noqa: PLC0415  (loads an HTTP client)
+    from node.client import Client  # noqa: PLC0415
 
     chosen = file_format or ("csv" if file.lower().endswith(".csv") else "ndjson")
     options = commands.ImportOptions(chosen, batch_events_max, backfill)
-    _end(commands.run_import(url, board, file, options))
+    _end(commands.run_import(Client(url, key=key), board, file, options))
 
 
 @main.command()
@@ -143,26 +167,168 @@ def export(board: str, data: Path, output: Path | None) -> None:
 @main.command()
 @click.argument("board", type=_BoardId())
 @_url
+@_key
 @click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
 @click.option("--period", help="The window, as `weekly` or `weekly:previous`. [the board's first]")
-def top(board: str, url: str, limit: int, period: str | None) -> None:
+def top(board: str, url: str, key: str | None, limit: int, period: str | None) -> None:
     """Print the first entries of BOARD."""
     from node import commands  # noqa: PLC0415  (loads an HTTP client)
+    from node.client import Client  # noqa: PLC0415
 
-    _end(commands.run_top(url, board, limit, period))
+    _end(commands.run_top(Client(url, key=key), board, limit, period))
 
 
 @main.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--board", help="Only this one.")
-def verify(directory: Path, board: str | None) -> None:
+@click.option("--repair", is_flag=True, help="Make damaged boards whole; no node may serve DIR.")
+@click.option("--yes", is_flag=True, help="Repair without asking.")
+def verify(directory: Path, board: str | None, repair: bool, yes: bool) -> None:
     """Check every board in DIR: checksums, hashes, keys, snapshots.
 
-    Changes nothing. Ends with 1 if anything is wrong.
+    Changes nothing without --repair, which shows what would be given up and asks before it does
+    anything: of a damaged log the longest valid part is kept; the events behind it that are legible
+    are written to a file that `import` takes; what is damaged is set aside, not deleted. Ends with
+    0 if everything is sound or was repaired, with 1 if anything is damaged.
     """
-    from node import commands  # noqa: PLC0415  (loads the storage)
+    from node import commands, repair_commands  # noqa: PLC0415  (loads the storage)
 
+    if repair:
+        _end(repair_commands.run_repair(directory, board, lambda ask: yes or click.confirm(ask)))
+    if yes:
+        raise click.UsageError("--yes goes with --repair")
     _end(commands.run_verify(directory, board))
+
+
+_keys_of = click.option(
+    "--data", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The node's data."
+)
+_public_key = click.option(
+    "--public-key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The public half of an Ed25519 pair of your own, in PEM.",
+)
+
+
+@main.group(name="key")
+def key_() -> None:
+    """Make and end API keys, also beside a running node, which follows at once.
+
+    The first one ends the time in which everyone who reaches the node may do everything.
+    """
+
+
+@key_.command(name="create")
+@_keys_of
+@click.option(
+    "--scope",
+    type=click.Choice(["read", "submit", "admin"]),
+    required=True,
+    help="What it allows: queries; events too; everything.",
+)
+@click.option(
+    "--boards",
+    multiple=True,
+    default=("*",),
+    metavar="PATTERN",
+    help="The boards it is for, as 'arena-*'; may be given several times. [all]",
+)
+@click.option("--source", help="The source of every event sent with it; another one is refused.")
+@click.option("--rate", type=float, help="Requests a second; a batch is one. [the node's setting]")
+@click.option("--name", default="", help="What you call it.")
+@click.option(
+    "--sign", is_flag=True, help="Sign requests with a new pair instead of sending a key."
+)
+@_public_key
+def create_key(
+    data: Path,
+    scope: str,
+    boards: tuple[str, ...],
+    source: str | None,
+    rate: float | None,
+    name: str,
+    sign: bool,
+    public_key: Path | None,
+) -> None:
+    """Make a key and print it, this once; the node keeps what recognises it."""
+    from node import key_commands  # noqa: PLC0415  (loads cryptography)
+
+    options = key_commands.KeyOptions(scope, boards, source, rate, name, sign, public_key)
+    _end(key_commands.run_create(data, options))
+
+
+@key_.command(name="list")
+@_keys_of
+def list_keys(data: Path) -> None:
+    """Show every key, without what is secret."""
+    from node import key_commands  # noqa: PLC0415  (loads cryptography)
+
+    _end(key_commands.run_list(data))
+
+
+@key_.command(name="rotate")
+@click.argument("key_id", metavar="ID")
+@_keys_of
+@click.option(
+    "--overlap",
+    type=_Duration(),
+    default=0,
+    metavar="DURATION",
+    help="How long the old one stays good, as 12h. [it ends at once]",
+)
+@_public_key
+def rotate_key(key_id: str, data: Path, overlap: int, public_key: Path | None) -> None:
+    """Give the key ID a new secret and print it, this once."""
+    from node import key_commands  # noqa: PLC0415  (loads cryptography)
+
+    _end(key_commands.run_rotate(data, key_id, overlap, public_key))
+
+
+@key_.command(name="revoke")
+@click.argument("key_id", metavar="ID")
+@_keys_of
+def revoke_key(key_id: str, data: Path) -> None:
+    """End the key ID, or the whole key given in its place, at once and for good."""
+    from node import key_commands  # noqa: PLC0415  (loads cryptography)
+
+    _end(key_commands.run_revoke(data, key_id))
+
+
+@main.command()
+@click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
+@click.option(
+    "--data", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The node's data."
+)
+def backup(target: Path, data: Path) -> None:
+    """Copy all boards and the API keys in DIR to TARGET, also beside a running node.
+
+    What was acknowledged before is in the copy, which is verified; `serve --data TARGET` serves it.
+    TARGET must not exist; it appears when it is whole, until then it is TARGET.partial. Ends with 1
+    if a board could not be copied; the others are.
+    """
+    from node import backup_commands  # noqa: PLC0415  (loads the storage)
+
+    _end(backup_commands.run_backup(data, target))
+
+
+@main.command()
+@click.argument("board", type=_BoardId())
+@click.option(
+    "--data", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The node's data."
+)
+@click.option("--url", help=f"The node to compare with. [{DEFAULT_URL}, if one answers there]")
+@_key
+def rebuild(board: str, data: Path, url: str | None, key: str | None) -> None:
+    """Rebuild BOARD from its log alone, and compare digests with whatever else knows the board.
+
+    That is the running node (an admin key, where it has keys), the newest snapshot, the closing
+    records and the archives. Changes nothing. Ends with 1 if any digest differs.
+    """
+    from node import rebuild_commands  # noqa: PLC0415  (loads the storage, and an HTTP client)
+
+    node = rebuild_commands.Node(url or DEFAULT_URL, key, is_named=url is not None)
+    _end(rebuild_commands.run_rebuild(data, board, node))
 
 
 def _end(exit_code: int) -> None:

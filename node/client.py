@@ -15,8 +15,10 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from node.config import API_KEY
 from persistence.errors import RanknodeError
 
+KEY_STATUSES = frozenset({401, 403})
 RETRIED_STATUSES = frozenset({429, 503, 504})
 ATTEMPTS_MAX = 8
 BACK_OFF_SECONDS_FIRST = 0.25
@@ -50,10 +52,14 @@ def board_path(board: str, *rest: str) -> str:
 
 
 class Client:
-    """Speak to a node: `async with Client(url) as client`. `pause` waits between attempts."""
+    """Speak to a node: `async with Client(url) as client`.
 
-    def __init__(self, url: str, pause: Pause = asyncio.sleep) -> None:
+    pause: waits between attempts. key: the bearer key to call with; None calls without.
+    """
+
+    def __init__(self, url: str, pause: Pause = asyncio.sleep, *, key: str | None = None) -> None:
         self._url = url.rstrip("/")
+        self._key = key
         self._pause = pause
         self._session: aiohttp.ClientSession | None = None
 
@@ -104,6 +110,8 @@ class Client:
         if self._session is None:
             raise RuntimeError("the client is used inside `async with` only")
         headers = {"Content-Type": "application/json"} if body is not None else {}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
         # The path is encoded already; encoded=True keeps yarl from doing it again.
         url = URL(self._url + path, encoded=True)
         async with self._session.request(method, url, data=body, headers=headers) as response:
@@ -117,4 +125,7 @@ def _refusal(status: int, answer: bytes) -> NodeError:
         problem = msgspec.json.decode(answer, type=_Problem)
     except msgspec.DecodeError:
         problem = _Problem()
-    return NodeError(status, problem.code, problem.detail or f"the node answered {status}")
+    detail = problem.detail or f"the node answered {status}"
+    if status in KEY_STATUSES:
+        detail += f" Set {API_KEY} to a key that may do this."
+    return NodeError(status, problem.code, detail)

@@ -15,10 +15,18 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+)
 from rich.progress import TimeRemainingColumn as Remaining
 
 from actors.definition import BOARD_ID
+from actors.exact import format_time
 from actors.offline import read_events, verify
 from node.client import Client
 from node.importing import Summary, import_events
@@ -44,11 +52,11 @@ class ImportOptions(NamedTuple):
     backfill: bool
 
 
-def run_import(url: str, board: str, file: str, options: ImportOptions) -> int:
+def run_import(client: Client, board: str, file: str, options: ImportOptions) -> int:
     """Send a file's events to a board; returns 1 when any was rejected."""
     console, summary = Console(stderr=True), Summary()
     try:
-        _send_file(url, board, file, options, summary, console)
+        _send_file(client, board, file, options, summary, console)
     except (KeyboardInterrupt, OSError, RanknodeError):
         _show_break(console, board, summary)
         raise
@@ -57,17 +65,22 @@ def run_import(url: str, board: str, file: str, options: ImportOptions) -> int:
 
 
 def _send_file(
-    url: str, board: str, file: str, options: ImportOptions, summary: Summary, console: Console
+    client: Client,
+    board: str,
+    file: str,
+    options: ImportOptions,
+    summary: Summary,
+    console: Console,
 ) -> None:
-    with _reading(file) as (source, size), _bar(console, DownloadColumn()) as progress:
+    with _reading(file) as (source, size), bar(console, DownloadColumn()) as progress:
         task = progress.add_task(f"importing into {board}", total=size)
         lines = Lines(source)
         items = read_csv(lines) if options.file_format == "csv" else read_ndjson(lines)
 
         async def send() -> None:
-            async with Client(url) as client:
+            async with client as node:
                 await import_events(
-                    client,
+                    node,
                     board,
                     items,
                     summary,
@@ -103,8 +116,8 @@ def _show_summary(console: Console, summary: Summary) -> None:
 
 def run_export(data: Path, board: str, output: Path | None) -> int:
     """Write a board's definition and events as NDJSON, from its log on disk."""
-    definition, events, total = read_events(_board_directory(data, board))
-    with _writing(output) as target, _bar(Console(stderr=True), MofNCompleteColumn()) as progress:
+    definition, events, total = read_events(board_directory(data, board))
+    with _writing(output) as target, bar(Console(stderr=True), MofNCompleteColumn()) as progress:
         task = progress.add_task(f"exporting {board}", total=total)
         target.write(header_line(board, definition))
         for count, event in enumerate(events, 1):
@@ -115,12 +128,12 @@ def run_export(data: Path, board: str, output: Path | None) -> int:
     return 0
 
 
-def run_top(url: str, board: str, limit: int, period: str | None) -> int:
+def run_top(client: Client, board: str, limit: int, period: str | None) -> int:
     """Print the first entries of a board's window; of its first period where none is named."""
 
     async def ask() -> None:
-        async with Client(url) as client:
-            page = await read_top(client, board, limit, period)
+        async with client as node:
+            page = await read_top(node, board, limit, period)
             Console().print(top_table(page, f"{board} {page.period.id}"))
 
     asyncio.run(ask())
@@ -131,19 +144,24 @@ def run_verify(data: Path, board: str | None) -> int:
     """Check the boards on disk; returns 1 when anything is wrong with one."""
     console = Console()
     damaged = False
-    directories = [_board_directory(data, board)] if board else _board_directories(data)
-    with _bar(Console(stderr=True), MofNCompleteColumn()) as progress:
+    directories = [board_directory(data, board)] if board else board_directories(data)
+    with bar(Console(stderr=True), MofNCompleteColumn()) as progress:
         for directory in directories:
-            findings = _findings(directory, progress)
-            state = "damaged" if findings else "sound"
-            console.print(f"{directory.name}: {state}", markup=False, highlight=False)
-            for finding in findings:
-                console.print(f"  {finding}", markup=False, highlight=False, soft_wrap=True)
-            damaged = damaged or bool(findings)
+            checked = check_board(directory, progress)
+            show_check(console, directory, checked)
+            damaged = damaged or bool(checked.findings)
     return 1 if damaged else 0
 
 
-def _findings(directory: Path, progress: Progress) -> list[str]:
+class Checked(NamedTuple):
+    """What came of a verification: what is wrong, and what was given up by an earlier repair."""
+
+    findings: list[str]
+    notes: list[str]
+
+
+def check_board(directory: Path, progress: Progress) -> Checked:
+    """Verify one board, with a bar of its own."""
     task = progress.add_task(directory.name, total=None)
 
     def show(done: int, total: int) -> None:
@@ -151,16 +169,34 @@ def _findings(directory: Path, progress: Progress) -> list[str]:
 
     try:
         if not directory.is_dir():
-            return ["is no directory; a node leaves it alone"]
+            return Checked(["is no directory; a node leaves it alone"], [])
         report = verify(directory, show)
     except OSError as error:
-        return [str(error)]
+        return Checked([str(error)], [])
     finally:
         progress.remove_task(task)
-    return [f"{finding.file}: {finding.what}" for finding in report.findings]
+    notes = [
+        f"sequences {record.first_sequence} to {record.last_sequence} were lost; given up"
+        f" {format_time(record.recorded_at_us)}, since {record.why}"
+        for record in report.lost
+    ]
+    return Checked(list(map(str, report.findings)), notes)
 
 
-def _board_directories(data: Path) -> list[Path]:
+def show_check(console: Console, directory: Path, checked: Checked) -> None:
+    """Print what came of a verification."""
+    state = "damaged" if checked.findings else "sound"
+    say(console, f"{directory.name}: {state}")
+    for line in (*checked.findings, *checked.notes):
+        say(console, f"  {line}")
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line as it is, however wide the terminal."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def board_directories(data: Path) -> list[Path]:
     """List the directories of all boards; a name that is no board's id is half-built or foreign."""
     if not (data / BOARDS).is_dir():
         raise CommandError(f"{data} is no data directory: it has no folder {BOARDS}")
@@ -169,18 +205,20 @@ def _board_directories(data: Path) -> list[Path]:
     )
 
 
-def _board_directory(data: Path, board: str) -> Path:
+def board_directory(data: Path, board: str) -> Path:
+    """Return the directory of one board, which must be there."""
     directory = data / BOARDS / board
     if BOARD_ID.fullmatch(board) is None or not directory.is_dir():
         raise CommandError(f"there is no board {board!r} in {data}")
     return directory
 
 
-def _bar(console: Console, amount: DownloadColumn | MofNCompleteColumn) -> Progress:
+def bar(console: Console, *amounts: ProgressColumn) -> Progress:
+    """Make a command's progress bar, which leaves nothing on the screen."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        amount,
+        *amounts,
         Remaining(),
         console=console,
         transient=True,

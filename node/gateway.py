@@ -1,8 +1,8 @@
 """The HTTP gateway: from bytes on a socket to a checked call, and its answer back.
 
 Owns everything around a body: routes, parameters, negotiation, limits, deadlines, request ids. It
-must not know what a board is. Per request, in this order: path, method, accepted form, parameters,
-form and size of the body, the body, the board.
+must not know what a board is. Per request, in this order: path, method, key, accepted form,
+parameters, form and size of the body, the body, the board.
 """
 
 from __future__ import annotations
@@ -10,26 +10,41 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
 from actors.errors import Refusal
 from node import negotiation, problems
+from node.access import Access, Head
 from node.config import Config
 from node.handlers import Call, Context
+from node.hosts import Hosts
+from node.keys import Scope
+from node.load import LaneName, Load, Share, too_busy
 from node.openapi import document
 from node.parameters import read_query
-from node.protocol import REQUEST_ID, Connection, Server, new_request_id, respond, respond_problem
+from node.protocol import (
+    REQUEST_ID,
+    Connection,
+    Server,
+    head_too_large,
+    new_request_id,
+    raw_problem,
+    respond,
+    respond_problem,
+)
 from node.router import Router, read_path
 from node.routes import ROUTES, Route
 from node.service import Boards
 
 _REQUEST_ID = re.compile("[ -~]{1,128}")
 _BACKLOG = 1024  # connections the kernel keeps while the loop is busy
+HEADER_FRAME_BYTES = 4  # of a header besides its name and value: the colon, a space, the line's end
 
 
 def now_us() -> int:
@@ -44,12 +59,19 @@ class Gateway:
     """
 
     def __init__(
-        self, boards: Boards, config: Config, clock_us: Callable[[], int] = now_us
+        self,
+        boards: Boards,
+        config: Config,
+        access: Access,
+        clock_us: Callable[[], int] = now_us,
     ) -> None:
         self._config = config
+        self._access = access
         self._clock_us = clock_us
         self._router = Router(ROUTES)
         self._context = Context(boards, document())
+        self._hosts = Hosts(config.hosts_allowed)
+        self._load = Load(config.requests_max, config.queue_items_max, config.bodies_bytes_max)
         self._runner: web.ServerRunner | None = None
         self.port = config.port
 
@@ -61,7 +83,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen."""
-        server = Server(self._handle, self._config)
+        server = Server(self._handle, self._admit, self._config)
         self._runner = web.ServerRunner(server, shutdown_timeout=self._config.drain_seconds)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._config.host, self._config.port, backlog=_BACKLOG)
@@ -80,15 +102,16 @@ class Gateway:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         now = self._clock_us()
-        cast("Connection", request.protocol).begun = True
-        request_id = request.headers.get(REQUEST_ID, "")
-        if not _REQUEST_ID.fullmatch(request_id):
-            request_id = new_request_id()
+        request_id = _request_id(request.headers)
         changes = False
+        share = cast("Connection", request.protocol).take_share() or Share(self._load)
         try:
+            self._check_head(request)
             path, query = negotiation.split_target(request.raw_path)
             route, names = self._router.match(request.method, path)
-            call = await self._read(request, route, names, query, now)
+            call = await self._read(request, route, names, query, now, share)
+            if route.scope is not Scope.OPEN:
+                share.enter(_lane(route, names))
             changes = route.changes
             async with asyncio.timeout(self._config.request_seconds_max):
                 status, body = await route.handler(self._context, call)
@@ -98,33 +121,81 @@ class Gateway:
             if problem.status in _HANG_UP:
                 response.force_close()
             return response
+        finally:
+            share.give_back()
         content_type = negotiation.PACKED if call.packed else negotiation.JSON
         return respond(request_id, status, body, content_type, {})
 
+    def _admit(self, message: RawRequestMessage) -> bytes | Share | None:
+        """Decide early about a request that is here as a whole, where there are many clients.
+
+        Returns the answer of one that finds no place, at a fraction of what a request costs, since
+        there may be many more of them than could be answered in any other way; its share of the
+        load of one that does; None where the rest of the gateway shall decide.
+        """
+        if message.method == "HEAD":
+            return None
+        try:
+            path, _ = negotiation.split_target(message.path)
+            route, names = self._router.match(message.method, path)
+        except Refusal:
+            return None
+        if route.scope is Scope.OPEN:
+            return None
+        lane = _lane(route, names)
+        if self._load.is_full(lane):
+            return raw_problem(_request_id(message.headers), too_busy())
+        share = Share(self._load)
+        share.enter(lane)
+        return share
+
+    def _check_head(self, request: web.BaseRequest) -> None:
+        """Check what the head as a whole must keep. Errors: Refusal."""
+        head_bytes = len(request.raw_path)
+        for name, value in request.raw_headers:
+            head_bytes += len(name) + len(value) + HEADER_FRAME_BYTES
+        if head_bytes > self._config.head_bytes_max:
+            raise head_too_large(self._config)
+        if self._access.trusting:
+            self._hosts.check(request.headers.get("Host"))
+
     async def _read(
-        self, request: web.BaseRequest, route: Route, names: dict[str, str], query: str, now: int
+        self,
+        request: web.BaseRequest,
+        route: Route,
+        names: dict[str, str],
+        query: str,
+        now: int,
+        share: Share,
     ) -> Call:
         """Check everything around the body, then read the body."""
-        if route.scope != "open" and not self._context.boards.ready:
-            # Before the boards on disk are known, "no such board" could be untrue.
-            raise Refusal("board_unavailable", "The boards on disk are not known yet.")
+        head = Head(request.method, request.raw_path, request.headers, request.remote or "")
+        caller = self._access.admit(
+            head, route.scope, names.get("board"), now, with_body=bool(route.body)
+        )
+        if route.scope is not Scope.OPEN:
+            share.check_room(_lane(route, names))
+            if not self._context.boards.ready:
+                # Before the boards on disk are known, "no such board" could be untrue.
+                raise Refusal("board_unavailable", "The boards on disk are not known yet.")
         packed = negotiation.wants_packed(_joined(request, "Accept"))
         path_values = read_path(names)
         query_values: dict[str, Any] = {}
         if query or route.query:
             query_values = read_query(negotiation.parse_query(query), route.query)
         if not route.body:
-            return Call(path_values, query_values, packed, now)
+            return Call(path_values, query_values, packed, now, caller)
         if not request.body_exists:
             raise Refusal("malformed_body", "This call needs a body.")
         body_packed = negotiation.is_packed(request.headers.get("Content-Type"))
         if _joined(request, "Content-Encoding").strip().lower() not in ("", "identity"):
             raise Refusal("unsupported_media_type", "A body is sent without content encoding.")
-        body = await self._read_body(request)
-        return Call(path_values, query_values, packed, now, body, body_packed)
+        body = await self._read_body(request, share)
+        self._access.check_body(head, caller, body)
+        return Call(path_values, query_values, packed, now, caller, body, body_packed)
 
-    async def _read_body(self, request: web.BaseRequest) -> bytes:
-        """Read the body within its bounds of size and time."""
+    async def _read_body(self, request: web.BaseRequest, share: Share) -> bytes:
+        """Read the body within its bounds of size and time, and within the node's of memory."""
         bytes_max = self._config.body_bytes_max
         too_large = Refusal("body_too_large", f"A body takes at most {bytes_max} bytes.")
         if (request.content_length or 0) > bytes_max:
@@ -137,6 +208,7 @@ class Gateway:
                 while chunk := await request.content.readany():
                     chunks.append(chunk)
                     size += len(chunk)
+                    share.add_body_bytes(len(chunk))
                     if size > bytes_max:
                         raise too_large
         except TimeoutError:
@@ -150,7 +222,17 @@ class Gateway:
 
 
 # After these the rest of the body is not worth reading, so the connection cannot be used again.
-_HANG_UP = (408, 413)
+_HANG_UP = (408, 413, 431)
+
+
+def _lane(route: Route, names: dict[str, str]) -> LaneName:
+    return LaneName(names.get("board", ""), route.changes)
+
+
+def _request_id(headers: Mapping[str, str]) -> str:
+    """Return the caller's id of a request, or a new one."""
+    given = headers.get(REQUEST_ID, "")
+    return given if _REQUEST_ID.fullmatch(given) else new_request_id()
 
 
 def _joined(request: web.BaseRequest, header: str) -> str:

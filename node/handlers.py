@@ -25,6 +25,7 @@ from actors.questions import (
     Top,
 )
 from node import wire
+from node.access import Caller
 from node.service import Boards
 
 
@@ -39,13 +40,16 @@ class Call(msgspec.Struct, frozen=True):
     """One checked request.
 
     path and query hold the parameters by name, a query's defaults included. packed: the answer is
-    wanted as MessagePack. now_us: the time of receipt, in microseconds since the epoch.
+    wanted as MessagePack. now_us: the time of receipt, in microseconds since the epoch. caller: who
+    makes it; a board that the path names is one of theirs, one named elsewhere is for the handler
+    to check.
     """
 
     path: dict[str, Any]
     query: dict[str, Any]
     packed: bool
     now_us: int
+    caller: Caller
     body: bytes = b""
     body_packed: bool = False
 
@@ -71,9 +75,10 @@ async def create_board(context: Context, call: Call) -> Answer:
 
 
 async def list_boards(context: Context, call: Call) -> Answer:
-    """List the boards, a page at a time."""
-    query = call.query
-    return 200, await context.boards.list(query["limit"], query["after"], packed=call.packed)
+    """List the boards that the caller may ask about, a page at a time."""
+    query, covers = call.query, call.caller.covers
+    body = await context.boards.list(query["limit"], query["after"], covers, packed=call.packed)
+    return 200, body
 
 
 async def describe_board(context: Context, call: Call) -> Answer:
@@ -95,7 +100,8 @@ async def delete_board(context: Context, call: Call) -> Answer:
 
 async def submit_events(context: Context, call: Call) -> Answer:
     """Submit one event or a batch."""
-    submission = Submit(call.packed, call.now_us, call.body, call.body_packed)
+    source = call.caller.source
+    submission = Submit(call.packed, call.now_us, call.body, call.body_packed, source)
     return 200, await context.boards.submit(call.path["board"], submission)
 
 

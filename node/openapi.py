@@ -8,15 +8,39 @@ from typing import Any
 import msgspec
 
 from node import problems, wire
+from node.keys import Scope
 from node.negotiation import JSON, PACKED
 from node.parameters import PATH_PARAMETERS, Parameter
 from node.routes import ROUTES, Route
 
 SCOPES = {
-    "open": "Open to everyone.",
-    "read": "Needs the scope `read`, once keys are in use.",
-    "submit": "Needs the scope `submit`, once keys are in use.",
-    "admin": "Needs the scope `admin`, once keys are in use.",
+    Scope.OPEN: "Open to everyone.",
+    Scope.READ: "Needs the scope `read`, once there are keys.",
+    Scope.SUBMIT: "Needs the scope `submit`, once there are keys.",
+    Scope.ADMIN: "Needs the scope `admin`, once there are keys. Such a key cannot sign.",
+}
+SECURITY_SCHEMES = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "rnk_ID_SECRET",
+        "description": "A key as `ranknode key create` printed it. Its scope, `read`, `submit` or"
+        " `admin`, each of which includes those before it, says what it may do, and patterns may"
+        " limit it to some boards. A node without keys only listens on its own machine and lets"
+        " everyone do everything.",
+    },
+    "signature": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "Signature",
+        "description": "HTTP Message Signatures (RFC 9421) with Ed25519 in one form, for keys made"
+        " with `ranknode key create --sign`: `Signature: sig=:BASE64:` beside `Signature-Input:"
+        ' sig=("@method" "@request-target" "content-digest");created=SECONDS;keyid="ID"'
+        ';alg="ed25519"` and `Content-Digest: sha-256=:BASE64:` (RFC 9530). A call that takes no'
+        " body leaves the digest out, header and component. `created` must be within"
+        " `signature_seconds_max` (300 s) of the node's time; until then a request can be sent"
+        " again by whoever overheard it, which its events' keys make a duplicate.",
+    },
 }
 DESCRIPTION = (
     "Durable score events in, exact ranks out. Numbers are exact decimals; every answer about a"
@@ -140,6 +164,8 @@ ANSWER_EXAMPLES: dict[str, dict[str, Any]] = {
 def codes_of(route: Route) -> list[str]:
     """List the codes that a call can answer with: its own and those that its shape implies."""
     codes = {*route.codes, "not_acceptable", "internal_error"}
+    if route.scope is not Scope.OPEN:
+        codes |= {"unauthenticated", "forbidden", "rate_limited", "board_unavailable"}
     if "{" in route.path or route.query or route.body:
         codes.add("invalid_field")
     if any(parameter.name == "after" for parameter in route.query):
@@ -167,7 +193,11 @@ def document() -> dict[str, Any]:
             "description": DESCRIPTION,
         },
         "paths": paths,
-        "components": {"schemas": components, "headers": _headers()},
+        "components": {
+            "schemas": components,
+            "headers": _headers(),
+            "securitySchemes": SECURITY_SCHEMES,
+        },
     }
 
 
@@ -192,6 +222,10 @@ def _headers() -> dict[str, Any]:
             "description": "Seconds to wait before the next try.",
             "schema": {"type": "integer", "minimum": 1},
         },
+        "WWW-Authenticate": {
+            "description": "How to present a key.",
+            "schema": {"type": "string", "const": "Bearer"},
+        },
         "Allow": {"description": "The methods of the path.", "schema": {"type": "string"}},
     }
 
@@ -201,6 +235,7 @@ def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
         "operationId": route.name,
         "summary": route.summary,
         "description": SCOPES[route.scope],
+        "security": _security(route),
         "parameters": [
             *(_path_parameter(part[1:-1]) for part in route.segments if part.startswith("{")),
             *map(_query_parameter, route.query),
@@ -218,6 +253,15 @@ def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
         content = _content(schemas, REQUEST_EXAMPLES.get(route.name))
         operation["requestBody"] = {"required": True, "content": content}
     return operation
+
+
+def _security(route: Route) -> list[dict[str, list[str]]]:
+    """List the ways to call: with one of these, each with the scope that it must have."""
+    if route.scope is Scope.OPEN:
+        return []
+    signs = route.scope is not Scope.ADMIN
+    schemes = ["bearer", "signature"] if signs else ["bearer"]
+    return [{scheme: [route.scope.value]} for scheme in schemes]
 
 
 def _path_parameter(name: str) -> dict[str, Any]:
@@ -284,6 +328,8 @@ def _problems(route: Route) -> dict[str, Any]:
 
 def _header_refs(status: int) -> dict[str, Any]:
     names = ["X-Request-Id"]
+    if status == 401:
+        names.append("WWW-Authenticate")
     if status in (429, 503):
         names.append("Retry-After")
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}

@@ -78,6 +78,8 @@ def problem(refusal: Refusal) -> Problem:
     allow = extra.pop("allow", None)
     if allow is not None:
         headers["Allow"] = str(allow)
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     retry_after = extra.pop("retry_after_seconds", RETRY_AFTER_SECONDS)
     if status in (429, 503):
         headers["Retry-After"] = str(retry_after)

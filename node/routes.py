@@ -12,9 +12,8 @@ import msgspec
 from actors import answers
 from node import handlers, wire
 from node.handlers import Handler
+from node.keys import Scope
 from node.parameters import INTEGER_MAX, Choice, Integer, MemberName, Parameter, Text
-
-Scope = Literal["open", "read", "submit", "admin"]
 
 READ_CODES = ("board_not_found", "board_unavailable", "not_yet", "overloaded")
 WINDOW_CODES = (*READ_CODES, "period_not_found", "period_expired")
@@ -60,7 +59,7 @@ AFTER = Parameter(
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """One call.
 
-    scope: what a key must allow; "open" needs none. changes: the call may change a board, so a
+    scope: what a key must allow; `open` needs none. changes: the call may change a board, so a
     passed deadline leaves its outcome unknown. body: the types that the request's body may have,
     none where the call takes no body. answers: by good status, the types that the answer may have,
     none for no content. codes: the refusals of this call besides those that its shape implies.
@@ -89,9 +88,9 @@ ROUTES: tuple[Route, ...] = (
         method="GET",
         path="/v1/boards",
         name="listBoards",
-        summary="List the boards in order of their ids",
+        summary="List the boards that the key is for, in order of their ids",
         handler=handlers.list_boards,
-        scope="admin",
+        scope=Scope.ADMIN,
         query=(Parameter("limit", Integer(1, 1000), "Boards in a page.", 100), AFTER),
         answers={200: (wire.BoardList,)},
         codes=("overloaded", "board_unavailable"),
@@ -102,7 +101,7 @@ ROUTES: tuple[Route, ...] = (
         name="createBoard",
         summary="Create a board",
         handler=handlers.create_board,
-        scope="admin",
+        scope=Scope.ADMIN,
         changes=True,
         body=(wire.Definition,),
         answers={201: (wire.BoardInfo,), 200: (wire.BoardInfo,)},
@@ -114,7 +113,7 @@ ROUTES: tuple[Route, ...] = (
         name="describeBoard",
         summary="Describe a board",
         handler=handlers.describe_board,
-        scope="admin",
+        scope=Scope.ADMIN,
         query=READ,
         answers={200: (wire.BoardInfo,)},
         codes=READ_CODES,
@@ -125,7 +124,7 @@ ROUTES: tuple[Route, ...] = (
         name="changeBoard",
         summary="Change what may change of a definition; once live again, what is due is closed",
         handler=handlers.change_board,
-        scope="admin",
+        scope=Scope.ADMIN,
         changes=True,
         body=(wire.Changes,),
         answers={200: (wire.BoardInfo,)},
@@ -137,7 +136,7 @@ ROUTES: tuple[Route, ...] = (
         name="deleteBoard",
         summary="Remove a board and its data",
         handler=handlers.delete_board,
-        scope="admin",
+        scope=Scope.ADMIN,
         changes=True,
         answers={204: ()},
         codes=("board_not_found", *CHANGE_CODES),
@@ -148,7 +147,7 @@ ROUTES: tuple[Route, ...] = (
         name="submitEvents",
         summary="Submit one event, or a batch of up to 5,000",
         handler=handlers.submit_events,
-        scope="submit",
+        scope=Scope.SUBMIT,
         changes=True,
         body=(wire.Event, wire.Batch),
         answers={200: (answers.EventAnswer, answers.BatchAnswer)},
@@ -160,7 +159,7 @@ ROUTES: tuple[Route, ...] = (
         name="top",
         summary="The entries from the top, a page at a time",
         handler=handlers.top,
-        scope="read",
+        scope=Scope.READ,
         query=(
             *WINDOW,
             Parameter("limit", Integer(1, 1000), "Entries in a page.", 10),
@@ -176,7 +175,7 @@ ROUTES: tuple[Route, ...] = (
         name="member",
         summary="One member's entry and percentile",
         handler=handlers.member,
-        scope="read",
+        scope=Scope.READ,
         query=(*WINDOW, *READ),
         answers={200: (answers.MemberAnswer,)},
         codes=("member_not_found", *WINDOW_CODES),
@@ -187,7 +186,7 @@ ROUTES: tuple[Route, ...] = (
         name="around",
         summary="The entries around a member, a position or a score: give exactly one",
         handler=handlers.around,
-        scope="read",
+        scope=Scope.READ,
         query=(
             *WINDOW,
             Parameter("member", MemberName(), "The member in the centre."),
@@ -212,7 +211,7 @@ ROUTES: tuple[Route, ...] = (
         name="rank",
         summary="Where a new member with a score would stand",
         handler=handlers.rank,
-        scope="read",
+        scope=Scope.READ,
         query=(
             *WINDOW,
             Parameter("score", SCORE, "One number per score key, joined by commas.", required=True),
@@ -227,7 +226,7 @@ ROUTES: tuple[Route, ...] = (
         name="digest",
         summary="A text of a window's standings; of a closed one, the text published at closing",
         handler=handlers.digest,
-        scope="read",
+        scope=Scope.READ,
         query=(*WINDOW, *READ),
         answers={200: (answers.DigestAnswer,)},
         codes=WINDOW_CODES,
@@ -238,7 +237,7 @@ ROUTES: tuple[Route, ...] = (
         name="periods",
         summary="The windows that ever held an event and the fixed ones, newest first",
         handler=handlers.periods,
-        scope="read",
+        scope=Scope.READ,
         query=(
             Parameter("kind", Text(32), "Only windows of this kind, or the fixed one so named."),
             Parameter("limit", Integer(1, 1000), "Windows in a page.", 100),
@@ -254,7 +253,7 @@ ROUTES: tuple[Route, ...] = (
         name="healthz",
         summary="Say that the node is alive",
         handler=handlers.healthz,
-        scope="open",
+        scope=Scope.OPEN,
         answers={200: (wire.Status,)},
     ),
     Route(
@@ -263,7 +262,7 @@ ROUTES: tuple[Route, ...] = (
         name="readyz",
         summary="Say that the node can answer for its boards",
         handler=handlers.readyz,
-        scope="open",
+        scope=Scope.OPEN,
         answers={200: (wire.Status,)},
         codes=("board_unavailable",),
     ),
@@ -273,7 +272,7 @@ ROUTES: tuple[Route, ...] = (
         name="openapi",
         summary="This document",
         handler=handlers.openapi,
-        scope="open",
+        scope=Scope.OPEN,
         answers={200: (dict[str, Any],)},
     ),
 )

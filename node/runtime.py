@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import logging
 import os
 import secrets
@@ -18,15 +19,19 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import uvloop
 
-from node import guard
-from node.config import Config
+from node import descriptors, guard
+from node.access import Access, check_reach
+from node.config import API_KEY, Config
+from node.key_file import NODE_LOCK, KeyFile
+from node.ray_services import RayWatch
 from persistence.errors import RanknodeError
+from persistence.files import make_directory
 
 EXIT_RAY_LOST = 75  # EX_TEMPFAIL of sysexits.h: start it again
 PUT_AWAY_SECONDS = 2.5
@@ -36,7 +41,6 @@ OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; calls are small and never go thr
 RAY_DIRECTORY_PREFIX = "ranknode-"
 RAY_SOCKET_BYTES = 84  # of a socket's path below the directory for temporary files
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-RAY_SERVICES = frozenset({"gcs_server", "raylet"})
 
 _LOG = logging.getLogger("ranknode")
 
@@ -53,8 +57,8 @@ class DataLock:
     """
 
     def __init__(self, data_directory: Path) -> None:
-        data_directory.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(data_directory / "node.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        make_directory(data_directory)
+        self._file = os.open(data_directory / NODE_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         # A killed node's guard holds the lock too, until it has cleared up.
         deadline = time.monotonic() + LOCK_SECONDS_MAX
         while not self._lock():
@@ -62,6 +66,10 @@ class DataLock:
                 os.close(self._file)
                 raise DataInUseError(f"another node runs over {data_directory}")
             time.sleep(LOCK_RETRY_SECONDS)
+
+    def release(self) -> None:
+        """Give the directory up."""
+        os.close(self._file)
 
     def _lock(self) -> bool:
         try:
@@ -110,8 +118,14 @@ def _stop_start(_number: int, _frame: object) -> NoReturn:
 
 
 def _serve(config: Config, samples: bool) -> int:
-    _check_port(config)
     data_directory = Path(config.data_directory).resolve()
+    # One for as long as the node runs: having seen keys, it is never again without.
+    keys = KeyFile(data_directory)
+    check_reach(config.host, keys)
+    _check_port(config)
+    config = descriptors.fit_connections(config, descriptors.raise_limit())
+    # Taken out of the environment, which Ray's processes inherit.
+    samples_key = os.environ.pop(API_KEY, None)
     lock = DataLock(data_directory)
     # Ray's workers look for modules where their node was started, before anywhere else.
     os.chdir(data_directory)
@@ -119,9 +133,15 @@ def _serve(config: Config, samples: bool) -> int:
     watcher = guard.start_guard(ray_directory)
     try:
         _start_ray(ray_directory, config.boards_active_max)
+        ray_watch = RayWatch(_ray_lost)
         try:
-            return uvloop.run(_run(config, data_directory, watcher.process, samples))
+            access = Access(keys, config)
+            fill = functools.partial(_fill_samples, key=samples_key) if samples else None
+            directories = (data_directory, ray_directory)
+            running = _run(config, access, directories, watcher.process, ray_watch, fill)
+            return uvloop.run(running)
         finally:
+            ray_watch.dismiss()
             _stop_ray()
     finally:
         watcher.dismiss()
@@ -167,30 +187,29 @@ def _stop_ray() -> None:
     ray.shutdown()
 
 
-def _ray_services() -> list[int]:
-    """List the processes without which there is no Ray: children of this one, by name."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [
-        int(process)
-        for process in children
-        if Path(f"/proc/{process}/comm").read_text().strip() in RAY_SERVICES
-    ]
-
-
-def _watch(process: int, ended: Callable[[], None]) -> int:
-    """Call `ended` when a process has ended; returns the descriptor to stop watching with."""
-    descriptor = os.pidfd_open(process)
-    asyncio.get_running_loop().add_reader(descriptor, ended)
-    return descriptor
-
-
 def _ray_lost() -> None:
     """End at once: without Ray no board can be reached, and the guard clears up what is left."""
     _LOG.critical("one of Ray's processes ended; this node ends, start it again")
     os._exit(EXIT_RAY_LOST)
 
 
-async def _run(config: Config, data_directory: Path, guard_process: int, samples: bool) -> int:
+def _stop_without_ray() -> None:
+    """End a node that is stopping at once: calls of Ray would wait, and all else is on disk.
+
+    Service managers tell all processes of a service to end, Ray's too.
+    """
+    _LOG.warning("Ray ended before its node; the boards will recover")
+    os._exit(0)
+
+
+async def _run(
+    config: Config,
+    access: Access,
+    directories: tuple[Path, Path],
+    guard_process: int,
+    ray_watch: RayWatch,
+    fill: Callable[[str], Coroutine[Any, Any, None]] | None,
+) -> int:
     from actors.board_actor import ActorOptions  # noqa: PLC0415  (after Ray's environment is set)
     from actors.directory import Directory  # noqa: PLC0415
     from actors.logged_board import BoardOptions  # noqa: PLC0415
@@ -198,6 +217,7 @@ async def _run(config: Config, data_directory: Path, guard_process: int, samples
     from node.gateway import Gateway  # noqa: PLC0415
     from persistence.event_log import LogOptions  # noqa: PLC0415
 
+    data_directory, ray_directory = directories
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     exit_code = 0
@@ -210,8 +230,8 @@ async def _run(config: Config, data_directory: Path, guard_process: int, samples
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopping.set)
-    watched = [_watch(process, _ray_lost) for process in _ray_services()]
-    watched.append(_watch(guard_process, guard_lost))
+    guard_watch = os.pidfd_open(guard_process)
+    loop.add_reader(guard_watch, guard_lost)
     log_options = LogOptions(
         segment_events_max=config.segment_events_max,
         segment_bytes_max=config.segment_bytes_max,
@@ -220,17 +240,18 @@ async def _run(config: Config, data_directory: Path, guard_process: int, samples
     options = ActorOptions(
         BoardOptions(log_options, config.snapshot_events, config.archive_cache_bytes_max),
         config.commit_events_max,
+        str(ray_directory),
     )
     boards = NodeBoards(config, Directory(data_directory, options))
-    gateway = Gateway(boards, config)
+    gateway = Gateway(boards, config, access)
     await gateway.start()
     await boards.start()
     _LOG.info("ready at %s", gateway.url)
-    filling = asyncio.create_task(_fill_samples(gateway.url)) if samples else None
+    filling = asyncio.create_task(fill(gateway.url)) if fill is not None else None
     await stopping.wait()
-    for descriptor in watched:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
+    ray_watch.lost = _stop_without_ray
+    loop.remove_reader(guard_watch)
+    os.close(guard_watch)
     if filling is not None:
         filling.cancel()
         await asyncio.gather(filling, return_exceptions=True)
@@ -239,10 +260,10 @@ async def _run(config: Config, data_directory: Path, guard_process: int, samples
     return exit_code
 
 
-async def _fill_samples(url: str) -> None:
+async def _fill_samples(url: str, key: str | None) -> None:
     from node.samples import load_samples  # noqa: PLC0415
 
     try:
-        await load_samples(url)
+        await load_samples(url, key=key)
     except RanknodeError as error:
         _LOG.error("the sample boards could not be filled: %s", error)

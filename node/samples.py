@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from node.client import Client, NodeError, board_path
+from node.config import API_KEY
 from node.importing import Summary, import_events
 from node.tables import read_top, top_table
 from node.transfer import Header, read_ndjson
@@ -70,15 +71,16 @@ class _Description(msgspec.Struct):
     periods: list[Any]
 
 
-async def load_samples(url: str, console: Console | None = None) -> None:
+async def load_samples(url: str, console: Console | None = None, *, key: str | None = None) -> None:
     """Load the sample boards into the node at `url`, once, and show what to try.
 
+    key: of scope admin, for a node that has keys.
     The history goes in while a board is in backfill mode; then its seasons and race days close.
     Raises NodeError when the node cannot be reached, RanknodeError when it refused an event or has
     other boards of these names.
     """
     console = console or Console(stderr=True)
-    async with Client(url) as client:
+    async with Client(url, key=key) as client:
         with Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -94,7 +96,7 @@ async def load_samples(url: str, console: Console | None = None) -> None:
                 for period, title in sample.tops.items()
             ]
             console.print(Columns(tables))
-    _show_calls(console, url)
+    _show_calls(console, url, with_key=key is not None)
 
 
 async def _load(client: Client, sample: Sample, progress: Progress) -> None:
@@ -146,11 +148,13 @@ def sample_lines(sample: Sample) -> list[bytes]:
     return (folder / sample.file).read_bytes().splitlines()
 
 
-def _show_calls(console: Console, url: str) -> None:
+def _show_calls(console: Console, url: str, *, with_key: bool) -> None:
     console.print("Try:")
+    header = f'-H "Authorization: Bearer ${API_KEY}" ' if with_key else ""
     for path in (
         f"{board_path('f1-points', 'top')}?period={SEASON}&limit=3",
         f"{board_path('f1-points', 'members', 'hamilton')}?period={SEASON}",
         f"{board_path('f1-points', 'periods')}?kind=yearly&limit=3",
     ):
-        console.print(f"  curl '{url}{path}'", highlight=False, soft_wrap=True, markup=False)
+        call = f"  curl {header}'{url}{path}'"
+        console.print(call, highlight=False, soft_wrap=True, markup=False)

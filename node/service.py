@@ -6,6 +6,7 @@ a deadline around each call, so every method must bear being cancelled.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from actors.questions import Change, Question, Submit
@@ -26,8 +27,10 @@ class Boards(Protocol):
         Returns whether it is new, and the description of the board, as MessagePack if `packed`.
         """
 
-    async def list(self, limit: int, after: str | None, *, packed: bool) -> bytes:
-        """Answer a page of the boards, in order of their ids."""
+    async def list(
+        self, limit: int, after: str | None, covers: Callable[[str], bool], *, packed: bool
+    ) -> bytes:
+        """Answer a page of the boards whose ids are covered, in order of their ids."""
 
     async def delete(self, board: str) -> None:
         """Remove a board and its data, durably."""

@@ -33,7 +33,10 @@ def wait_until(condition: Any, seconds: float, what: str) -> None:
 
 
 class RunningNode:
-    """A node over one data directory; every process it starts shares its session."""
+    """A node over one data directory; every process it starts shares its session.
+
+    environment: variables that its next start gets besides those of this process.
+    """
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
@@ -41,6 +44,7 @@ class RunningNode:
         self.url = f"http://127.0.0.1:{self.port}"
         self.output = data.with_name(f"{data.name}.out")
         self.directory = data.parent
+        self.environment: dict[str, str] = {}
         self._options = options
         self.process: subprocess.Popen[bytes]
 
@@ -55,6 +59,7 @@ class RunningNode:
             self.process = subprocess.Popen(
                 [RANKNODE, "serve", "--data", self.data, "--port", str(self.port), *self._options],
                 cwd=self.directory,
+                env=os.environ | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -84,14 +89,14 @@ class RunningNode:
 
     def named(self, name: str) -> list[int]:
         """List the node's processes whose command line holds `name`."""
-        found = []
-        for process in self.processes():
-            try:
-                if name in Path(f"/proc/{process}/cmdline").read_text().replace("\0", " "):
-                    found.append(process)
-            except OSError:
-                continue
-        return found
+        return [process for process in self.processes() if name in self.command(process)]
+
+    def command(self, process: int) -> str:
+        """Return a process's command line, nothing of one that has ended."""
+        try:
+            return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
+        except OSError:
+            return ""
 
     def guard(self) -> int:
         """Find the guard: the node's one child that runs the node's own command."""

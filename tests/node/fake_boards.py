@@ -7,14 +7,17 @@ import contextlib
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from actors.errors import Refusal
 from actors.questions import Change, Describe, Question, Submit, Top
+from node.access import Access
 from node.config import Config
 from node.gateway import Gateway
+from node.key_file import KeyFile
 
 NOW_US = 1_764_500_000_000_000
 ANSWER = {"answer": 1}
@@ -44,7 +47,9 @@ class FakeBoards:
         await self._note("create", board, definition, definition_packed, packed, now_us)
         return board == "new", encoded(ANSWER, packed)
 
-    async def list(self, limit: int, after: str | None, *, packed: bool) -> bytes:
+    async def list(
+        self, limit: int, after: str | None, covers: Callable[[str], bool], *, packed: bool
+    ) -> bytes:
         await self._note("list", limit, after, packed)
         return encoded(ANSWER, packed)
 
@@ -136,12 +141,18 @@ class KeyedBoards(FakeBoards):
 
 
 def config(**settings: Any) -> Config:
+    settings.setdefault("hosts_allowed", ("x", "test"))
     return Config(data_directory="unused", port=0, **settings)
 
 
 @contextlib.asynccontextmanager
-async def serving(boards: FakeBoards, **settings: Any) -> AsyncIterator[Gateway]:
-    gateway = Gateway(boards, config(**settings), clock_us=lambda: NOW_US)
+async def serving(
+    boards: FakeBoards, data: Path | None = None, **settings: Any
+) -> AsyncIterator[Gateway]:
+    """Run a gateway; `data` is where its keys are, without it there are none."""
+    made = config(**settings)
+    access = Access(KeyFile(data or Path(made.data_directory)), made)
+    gateway = Gateway(boards, made, access, clock_us=lambda: NOW_US)
     await gateway.start()
     try:
         yield gateway

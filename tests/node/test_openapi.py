@@ -13,6 +13,7 @@ from actors.errors import Refusal
 from actors.questions import Submit
 from actors.submission import parse_submission
 from node import openapi, problems, wire
+from node.keys import Scope
 from node.router import Router
 from node.routes import ROUTES, Route
 from tests.node.fake_boards import FakeBoards, call, serving
@@ -120,6 +121,29 @@ def test_the_documented_definition_has_the_boards_fields_and_defaults() -> None:
     assert shown == msgspec.to_builtins(documented)
     info = wire.BoardInfo.__struct_fields__
     assert set(info) - set(shown) == {"board", "created_at", "sequence", "members"}
+
+
+def test_every_call_says_how_it_is_authenticated(document: dict[str, Any]) -> None:
+    """Each call names the schemes and the scope it takes, and its answers without a good key."""
+    schemes = document["components"]["securitySchemes"]
+    assert {scheme["type"] for scheme in schemes.values()} == {"http", "apiKey"}
+    for route in ROUTES:
+        operation = operations(document)[route.name]
+        refusals = {"401", "403", "429"}
+        if route.scope is Scope.OPEN:
+            assert operation["security"] == []
+            assert not refusals & operation["responses"].keys()
+            continue
+        assert refusals <= operation["responses"].keys()
+        assert "WWW-Authenticate" in operation["responses"]["401"]["headers"]
+        assert "Retry-After" in operation["responses"]["429"]["headers"]
+        names = {name for way in operation["security"] for name in way}
+        assert names == ({"bearer"} if route.scope is Scope.ADMIN else {"bearer", "signature"})
+        assert names <= schemes.keys()
+        scopes = [
+            scope for way in operation["security"] for scopes in way.values() for scope in scopes
+        ]
+        assert set(scopes) == {route.scope.value}
 
 
 CUP = {"name": "cup", "start": "2026-01-01T00:00:00+01:00", "end": "2026-01-02T00:00:00Z"}
