@@ -4,17 +4,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8080
-NATIVE := $(wildcard actors/*.pyx actors/*.pxd actors/*.pxi actors/*.h)
+SEEDS ?= 20
+NATIVE := $(wildcard actors/*.pyx actors/*.pxd actors/*.pxi actors/*.h tests/durability/*.c)
 
-.PHONY: help install run test check bench endurance lock clean
+.PHONY: help install run test test-durability torture check bench endurance overload lock clean
 
 help:
 	@echo "make run      set up, start a node on 127.0.0.1:$(PORT) with two sample boards"
 	@echo "make test     set up, run the tests"
+	@echo "make test-durability  crash, cut and damage at every point of a run; some minutes"
+	@echo "make torture  the same for SEEDS=$(SEEDS) other runs"
 	@echo "make check    set up, lint, type-check, check import directions and ray_cluster.yaml"
 	@echo "make install  set up $(VENV) with the ranknode command in it"
 	@echo "make bench    time the structures"
 	@echo "make endurance  ten million events over a hundred simulated days, with plots"
+	@echo "make overload  three times a node's capacity: what it answers, refuses, holds"
 	@echo "make lock     renew requirements.lock and requirements-dev.lock"
 	@echo "make clean    remove everything that was made"
 
@@ -45,7 +49,13 @@ run: $(VENV)/.built
 	$(BIN)/ranknode serve --data var/demo --port $(PORT) --samples
 
 test: $(VENV)/.dev-requirements
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not durability"
+
+test-durability: $(VENV)/.dev-requirements
+	$(BIN)/python -m pytest tests/durability
+
+torture: $(VENV)/.dev-requirements
+	TORTURE_SEEDS=$(SEEDS) $(BIN)/python -m pytest -m durability tests/durability
 
 check: $(VENV)/.dev-requirements
 	$(BIN)/ruff check .
@@ -60,6 +70,9 @@ bench: $(VENV)/.dev-requirements
 endurance: $(VENV)/.dev-requirements
 	$(BIN)/python -m loadtest.endurance
 
+overload: $(VENV)/.dev-requirements
+	$(BIN)/python -m loadtest.overload
+
 lock: | $(BIN)/python
 	$(BIN)/python -m pip install uv
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-emit-index-url \
@@ -68,5 +81,5 @@ lock: | $(BIN)/python
 		--no-annotate --upgrade --extra dev -c requirements.lock -o requirements-dev.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) build *.egg-info var loadtest/results actors/*.c actors/*.so
+	rm -rf $(VENV) build *.egg-info var loadtest/results actors/*.c actors/*.so tests/durability/*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -54,6 +54,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
-    """Build the native modules in place and an editable wheel over them."""
+    """Build the native modules in place, the tests' one too, and an editable wheel over them."""
     _choose_compiler()
+    os.environ["RANKNODE_BUILD_INTERPOSER"] = "1"
     return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)

@@ -7,80 +7,37 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
+from tests.durability.journal import Journal, Sight, Watcher, check_board, check_files
 from tests.running_node import RunningNode, wait_until
 
 EXIT_RAY_LOST = 75
-EVENTS_BEFORE_KILL = 40
-
-
-class Journal(threading.Thread):
-    """A game server that posts events one after the other and notes what was acknowledged."""
-
-    def __init__(self, node: RunningNode, name: str) -> None:
-        super().__init__(daemon=True)
-        self.node = node
-        self.name = name
-        self.acknowledged: dict[str, int] = {}
-        self.ended = threading.Event()
-
-    def event(self, key: str) -> dict[str, Any]:
-        return {"member": f"m{hash(key) % 7}", "value": 1, "idempotency_key": key}
-
-    def run(self) -> None:
-        number = 0
-        while not self.ended.is_set():
-            key = f"{self.name}-{number}"
-            try:
-                status, body = self.node.call("POST", "/v1/boards/b/events", self.event(key), 15)
-            except OSError:
-                time.sleep(0.05)
-                continue
-            if status == 200:
-                self.acknowledged[key] = body["sequence"]
-                number += 1
-            else:
-                assert status in (503, 504), body
+ANSWERS_BEFORE_KILL = 40
+STOP_SECONDS_MAX = 10.0
+SETTLE_SECONDS = 0.5
 
 
 def journals(node: RunningNode) -> list[Journal]:
     """Create the board and start writers; returns when each has been acknowledged often."""
     assert node.call("PUT", "/v1/boards/b", {"aggregation": "sum"})[0] == 201
-    writers = [Journal(node, f"w{i}") for i in range(4)]
+    writers = [Journal(node, f"w{number}") for number in range(4)]
     for writer in writers:
         writer.start()
     wait_until(
-        lambda: all(len(w.acknowledged) >= EVENTS_BEFORE_KILL for w in writers), 30, "writers work"
+        lambda: all(len(w.acknowledged) >= ANSWERS_BEFORE_KILL for w in writers), 60, "writers work"
     )
     return writers
 
 
-def end(writers: list[Journal]) -> None:
+def end_and_check(node: RunningNode, writers: list[Journal]) -> None:
+    """Let the writers finish, and hold the board against what they noted; then stop the node."""
     for writer in writers:
-        writer.ended.set()
-    for writer in writers:
-        writer.join(30)
-        assert not writer.is_alive()
-
-
-def check_each_is_there_once(node: RunningNode, writers: list[Journal]) -> None:
-    """Send every acknowledged event again: a duplicate with its sequence; the sum is the count."""
-    for writer in writers:
-        keys = list(writer.acknowledged)
-        events = [writer.event(key) for key in keys]
-        status, answer = node.call("POST", "/v1/boards/b/events", {"events": events})
-        assert status == 200
-        for key, result in zip(keys, answer["results"], strict=True):
-            assert result == {"status": "duplicate", "sequence": writer.acknowledged[key]}
-    top = node.ask("/v1/boards/b/top?limit=100")
-    total = sum(entry["score"] for entry in top["entries"])
-    acknowledged = sum(len(writer.acknowledged) for writer in writers)
-    # What a writer had in flight when it was told to end may be counted without its knowing.
-    assert acknowledged <= total <= acknowledged + len(writers)
-    assert total == top["sequence"] - 2
+        writer.end()
+    check_board(node, "b", writers)
+    assert node.stop() == 0
+    check_files(node)
 
 
 @pytest.mark.parametrize("whole_session", [False, True])
@@ -95,9 +52,7 @@ def test_killed_node(make_node: Callable[..., RunningNode], whole_session: bool)
         node.process.wait()
         wait_until(lambda: not node.processes(), 5, "the guard leaves nothing running")
     node.start()
-    end(writers)
-    check_each_is_there_once(node, writers)
-    assert node.stop() == 0
+    end_and_check(node, writers)
 
 
 def test_killed_board(make_node: Callable[..., RunningNode]) -> None:
@@ -112,10 +67,8 @@ def test_killed_board(make_node: Callable[..., RunningNode]) -> None:
         30,
         "the board answers again",
     )
-    end(writers)
-    check_each_is_there_once(node, writers)
     assert node.process.poll() is None
-    assert node.stop() == 0
+    end_and_check(node, writers)
 
 
 @pytest.mark.parametrize("victim", ["gcs_server", "raylet", "guard"])
@@ -130,9 +83,7 @@ def test_killed_service(make_node: Callable[..., RunningNode], victim: str) -> N
     assert node.process.wait(10) == EXIT_RAY_LOST
     wait_until(lambda: not node.processes(), 5, "nothing is left running")
     node.start()
-    end(writers)
-    check_each_is_there_once(node, writers)
-    assert node.stop() == 0
+    end_and_check(node, writers)
 
 
 def test_paused_board(make_node: Callable[..., RunningNode]) -> None:
@@ -144,18 +95,127 @@ def test_paused_board(make_node: Callable[..., RunningNode]) -> None:
     node.process.kill()
     node.process.wait()
     node.start()
-    end(writers)
-    check_each_is_there_once(node, writers)
     assert board not in node.processes()
-    assert node.stop() == 0
+    end_and_check(node, writers)
 
 
-def test_planted_fault_is_noticed(make_node: Callable[..., RunningNode]) -> None:
-    """The check of these tests fails for an acknowledgement that no disk holds."""
+def other_processes(node: RunningNode) -> dict[str, int]:
+    """Find what runs beside the node, its guard, Ray's two services and the boards, by program."""
+    known = {p for name in ("serve --data", "ray::BoardActor") for p in node.named(name)}
+    known |= {p for name in ("/raylet/raylet ", "/gcs/gcs_server ") for p in node.named(name)}
+    others = {p: node.command(p) for p in node.processes() if p not in known}
+    return {_program(command): process for process, command in others.items() if command}
+
+
+def _program(command: str) -> str:
+    """Name a process by its title, or by the script that it runs."""
+    words = command.split()
+    return next((word for word in words if word.endswith(".py")), words[0])
+
+
+class KeptUp(threading.Thread):
+    """Starts a node again whenever it ended, as a service manager would, until `stop`."""
+
+    def __init__(self, node: RunningNode) -> None:
+        super().__init__(daemon=True)
+        self.starts = 0
+        self._node = node
+        self._stopped = threading.Event()
+        self._failure: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while not self._stopped.wait(0.05):
+                if self._node.process.poll() is not None:
+                    self._start_again()
+        except BaseException as error:  # noqa: BLE001  (raised again where the test stops it)
+            self._failure = error
+
+    def _start_again(self) -> None:
+        assert self._node.process.returncode == EXIT_RAY_LOST
+        wait_until(lambda: not self._node.processes(), 10, "nothing is left running")
+        self._node.start()
+        self.starts += 1
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(90)
+        if self._failure is not None:
+            raise self._failure
+
+
+def test_whatever_else_is_killed(make_node: Callable[..., RunningNode]) -> None:
+    """The end of any other process, Ray's helpers and idle workers, costs at most a restart."""
     node = make_node().start()
     writers = journals(node)
-    end(writers)
-    writers[0].acknowledged["never-sent"] = 1
-    with pytest.raises(AssertionError):
-        check_each_is_there_once(node, writers)
+    kept_up = KeptUp(node)
+    killed: set[str] = set()
+    while victims := {n: p for n, p in other_processes(node).items() if n not in killed}:
+        name, process = victims.popitem()
+        os.kill(process, signal.SIGKILL)
+        killed.add(name)
+        time.sleep(SETTLE_SECONDS)  # the node may end without it, a little later
+        noted = [len(writer.acknowledged) for writer in writers]
+        wait_until(
+            lambda n=noted: all(len(w.acknowledged) > c for w, c in zip(writers, n, strict=True)),
+            90,
+            f"it goes on after the end of {name}",
+        )
+    for writer in writers:
+        writer.end()
+    kept_up.stop()
+    assert len(killed) >= 3
+    end_and_check(node, writers)
+
+
+def test_stopped_under_load(make_node: Callable[..., RunningNode]) -> None:
+    """SIGTERM amid writes ends a node in time, in order, and with all that it acknowledged."""
+    node = make_node().start()
+    writers = journals(node)
+    assert any(writer.unanswered for writer in writers)
+    assert node.stop(STOP_SECONDS_MAX) == 0
+    node.start()
+    end_and_check(node, writers)
+
+
+def test_everything_is_told_to_end(make_node: Callable[..., RunningNode]) -> None:
+    """SIGTERM to all processes at once, as a service manager sends it, leaves nothing running."""
+    node = make_node().start()
+    writers = journals(node)
+    for process in node.processes():
+        os.kill(process, signal.SIGTERM)
+    assert node.process.wait(STOP_SECONDS_MAX) in (0, EXIT_RAY_LOST)
+    wait_until(lambda: not node.processes(), 5, "nothing is left running")
+    node.start()
+    end_and_check(node, writers)
+
+
+@pytest.mark.parametrize("lie", ["never sent", "other sequence", "never shown", "went back"])
+def test_a_lie_is_noticed(make_node: Callable[..., RunningNode], lie: str) -> None:
+    """The check of these tests fails for an answer that the log does not hold."""
+    node = make_node().start()
+    writers = journals(node)
+    watcher = Watcher(node, "b")
+    watcher.start()
+    wait_until(lambda: len(watcher.sights) > 2, 30, "the watcher sees something")
+    if lie == "went back":
+        watcher.sights.append(Sight(1_000_000, {}))
+        wait_until(lambda: not watcher.is_alive(), 30, "the watcher reads again")
+        with pytest.raises(AssertionError, match="a read went back"):
+            watcher.end()
+        watcher.sights.clear()
+    else:
+        watcher.end()
+    for writer in writers:
+        writer.end()
+    acknowledged = writers[0].acknowledged
+    if lie == "never sent":
+        acknowledged["w0/1000000"] = 3
+    elif lie == "other sequence":
+        acknowledged[next(iter(acknowledged))] += 1
+    elif lie == "never shown":
+        watcher.sights[0].scores["m0"] = -1
+    with pytest.raises(AssertionError, match=r"an event is lost|Sight|saw nothing"):
+        check_board(node, "b", writers, [watcher])
     assert node.stop() == 0
