@@ -11,6 +11,8 @@ import asyncio
 import base64
 import binascii
 import bisect
+import errno
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -40,8 +42,9 @@ from node.board_client import LaneLimits
 from node.config import Config
 from node.passive_closings import PassiveClosings
 from node.restarts import Restarts
-from persistence.errors import StorageFullError
+from persistence.errors import CommitFailedError, StorageFullError
 
+_LOG = logging.getLogger("ranknode")
 _ENCODE = (msgspec.json.Encoder().encode, msgspec.msgpack.Encoder().encode)
 
 IDLE_CHECKS_PER_PERIOD = 10
@@ -148,6 +151,8 @@ class NodeBoards:
                     return await asyncio.to_thread(self._directory.create, board, wanted, now_us)
                 except StorageFullError as error:
                     raise Refusal("storage_full", str(error)) from error
+                except (OSError, CommitFailedError) as error:
+                    raise _disk_failed(board, error) from error
             if self._directory.listing(board).definition != wanted:
                 raise Refusal("board_exists", f"{board} exists with another definition")
             return None
@@ -175,8 +180,17 @@ class NodeBoards:
             if active is not None:
                 await active.end(Refusal("board_not_found", f"{board} was deleted"))
             self._restarts.pop(board, None)
-            await asyncio.to_thread(self._directory.delete, board)
-        self._spawn(asyncio.to_thread(self._directory.purge))
+            try:
+                await asyncio.to_thread(self._directory.delete, board)
+            except OSError as error:
+                raise _disk_failed(board, error) from error
+        self._spawn(self._purge())
+
+    async def _purge(self) -> None:
+        try:
+            await asyncio.to_thread(self._directory.purge)
+        except OSError as error:
+            _LOG.error("what was deleted is removed at the next start: %s", error)
 
     # Life
 
@@ -259,6 +273,14 @@ class NodeBoards:
             for active in list(self._active.values()):
                 if active.used_at < oldest and not active.busy:
                     await self._put_away(active)
+
+
+def _disk_failed(board: str, error: Exception) -> Refusal:
+    """Log why a board could not be created or deleted; it is as it was, and may be tried again."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return Refusal("storage_full", "there is no room on the board's disk")
+    _LOG.error("board %s: its disk failed: %s", board, error)
+    return Refusal("board_unavailable", "the board's disk failed; the node's log says how")
 
 
 def _listed(listing: Listing, packed: bool) -> dict[str, Any]:

@@ -90,7 +90,6 @@ class LogSurvey:
     epoch: the highest that a segment names, 0 where none is legible.
     """
 
-    directory: Path
     parts: tuple[Part, ...]
     end: End
     known: int
@@ -142,7 +141,7 @@ def survey_log(directory: Path, until: int = SEQUENCE_MAX) -> LogSurvey:
         known = max([known, *(sequence for sequence, _ in committed)])
         known = _highest(known, finds, tree, guess=head is None and path == paths[-1])
         epoch = max(epoch, tree.epoch if tree else 0)
-    return LogSurvey(directory, tuple(parts), end, max(known, end[0]), epoch)
+    return LogSurvey(tuple(parts), end, max(known, end[0]), epoch)
 
 
 class _Tree(NamedTuple):

@@ -18,7 +18,7 @@ PAGE_BYTES = 4096
 META_BYTES = 152  # of a meta page, that LMDB uses
 SLOT_BYTES = 64
 NEAR = (-1, 0, 1)  # about a boundary
-FLIPS_PER_BYTE = 1 / 40  # at random places
+FLIPS_PER_BYTE = 1 / 80  # at random places
 
 
 def files(board: Path) -> list[str]:

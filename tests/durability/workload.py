@@ -16,6 +16,7 @@ import json
 import logging
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ class Workload:
             what = type(step).__name__
             about = {"step": step.number, "what": what, "at_us": step.at_us, "board": step.board}
             self._journal.note("trying", **about)
-            await self._patiently(lambda: self._do(step), f"step {step.number}")  # noqa: B023
+            await self._patiently(partial(self._do, step), f"step {step.number}")
             self._journal.note("done", step=step.number)
         for board in list(self._actors):
             await self._put_away(board, 0.0)

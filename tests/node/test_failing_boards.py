@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import http.client
 import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ import msgspec
 import pytest
 import ray.exceptions
 
-from actors.board_actor import OpenReport
+from actors.board_actor import ActorOptions, OpenReport
+from actors.directory import Directory
 from actors.errors import Refusal
 from actors.last_words import EXIT_COMMIT_FAILED, take_last_words
 from actors.logged_board import create_board
@@ -23,7 +26,10 @@ from actors.questions import Ask, Describe, Reply, encode
 from node import active_board, restarts
 from node.active_board import ActiveBoard
 from node.board_client import LaneLimits
+from node.boards import NodeBoards
+from node.config import Config
 from node.restarts import Restarts
+from persistence.errors import CommitFailedError
 from tests.actors.board_harness import NOW_US, SMALL, at, define
 from tests.durability import faults
 from tests.durability.faults import Action, State
@@ -80,7 +86,7 @@ class Process:
         self._ended.exception()
 
 
-class Directory:
+class FakeDirectory:
     """Starts processes that are none; `opening` is what the next ones report."""
 
     def __init__(self, *opening: OpenReport | Exception) -> None:
@@ -114,7 +120,7 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.001)
 
 
-def active(directory: Directory, ends: Restarts | None = None) -> ActiveBoard:
+def active(directory: FakeDirectory, ends: Restarts | None = None) -> ActiveBoard:
     return ActiveBoard("b", directory, LIMITS, ends or Restarts())  # type: ignore[arg-type]
 
 
@@ -135,7 +141,7 @@ def test_a_process_that_ended_is_followed_unasked(
     """Nobody needs to ask for a board: each end is noticed, logged once, and made up for."""
 
     async def scenario() -> None:
-        directory = Directory()
+        directory = FakeDirectory()
         board = active(directory)
         await board.started()
         assert await board.writes.ask(ASK) == b"answer"
@@ -159,7 +165,7 @@ def test_a_board_that_is_held_back_says_so_at_once() -> None:
     """While the next start has to wait, reads and writes are refused with the time it takes."""
 
     async def scenario() -> None:
-        directory, ends = Directory(), Restarts()
+        directory, ends = FakeDirectory(), Restarts()
         for _ in range(4):
             ends.started()
             ends.ended()
@@ -183,7 +189,7 @@ def test_a_board_stays_held_back_when_it_is_put_away() -> None:
     """Bringing a board up anew, as anybody may who asks for it, starts no process too early."""
 
     async def scenario() -> None:
-        directory, ends = Directory(), Restarts()
+        directory, ends = FakeDirectory(), Restarts()
         board = active(directory, ends)
         for number in (1, 2):
             await until(lambda n=number: len(directory.started) == n)
@@ -208,7 +214,7 @@ def test_a_board_that_cannot_be_opened_is_told_once_and_tried_again(
     failures = [OpenReport(failure=why) for why in ("cut", "cut", "cut", "torn")]
 
     async def scenario() -> None:
-        directory = Directory(*failures, OpenReport(recovered="sequence 9"))
+        directory = FakeDirectory(*failures, OpenReport(recovered="sequence 9"))
         board = active(directory)
         await board.started()
         await until(lambda: len(caplog.records) == 3)
@@ -228,7 +234,7 @@ def test_a_mistake_while_opening_is_held_back_too(
 
     async def scenario() -> None:
         error = ray.exceptions.RayTaskError("open", "Traceback: ZeroDivisionError", None)
-        directory, ends = Directory(error), Restarts()
+        directory, ends = FakeDirectory(error), Restarts()
         board = active(directory, ends)
         await until(lambda: len(directory.started) == 3)
         assert ends.ends >= 2
@@ -345,3 +351,43 @@ def test_a_failing_disk(make_node: MakeNode, tmp_path: Path, operation: Op) -> N
         check_board(node, "c", [beside])
         assert node.stop() == 0
     check_files(node)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.EIO, "failed"), "board_unavailable"),
+        (OSError(errno.ENOSPC, "full"), "storage_full"),
+        (CommitFailedError("failed"), "board_unavailable"),
+    ],
+)
+def test_a_disk_that_fails_at_a_creation_is_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+) -> None:
+    """A board that cannot be created or deleted for its disk is refused, and may be tried again."""
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    async def scenario() -> None:
+        directory = Directory(tmp_path, ActorOptions(SMALL, 1))
+        directory.scan()
+        boards = NodeBoards(Config(data_directory=str(tmp_path)), directory)
+        create = partial(
+            boards.create, "b", b'{"aggregation":"sum"}', definition_packed=False, packed=False
+        )
+        monkeypatch.setattr(directory, "create", fail)
+        with pytest.raises(Refusal) as refused:
+            await create(now_us=NOW_US)
+        assert refused.value.code == code
+        assert directory.listings == {}
+        create_board(tmp_path / "boards" / "b", "b", define(), NOW_US, SMALL)
+        directory.scan()
+        if isinstance(error, OSError):
+            monkeypatch.setattr(directory, "delete", fail)
+            with pytest.raises(Refusal) as refused:
+                await boards.delete("b")
+            assert refused.value.code == code
+            assert "b" in directory.listings
+
+    asyncio.run(scenario())
