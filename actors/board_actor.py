@@ -31,7 +31,6 @@ from actors.sealed import NotAtHandError
 from actors.submission import Submission, parse_submission
 from persistence.errors import (
     CommitFailedError,
-    DamagedError,
     FencedError,
     RanknodeError,
     StorageFullError,
@@ -101,6 +100,7 @@ class BoardActor:
         self._retry_at = 0.0
         self._queue: deque[_Job] = deque()
         self._writing: asyncio.Task[None] | None = None
+        self._damage_logged: set[str] = set()
         self._moved = asyncio.Condition()
         self._closing = False
 
@@ -310,13 +310,11 @@ class BoardActor:
 
     async def _submit(self, host: LoggedBoard, jobs: list[_Job]) -> list[Reply]:
         submissions = [job.work for job in jobs if isinstance(job.work, Submission)]
-        try:
-            planned = host.plan(submissions, _now_us())
-        except DamagedError as error:
-            # A key could not be looked up. Nothing was changed, and what is in memory is right.
-            _LOG.error("%s: the log is damaged: %s", host.directory, error)
-            damaged = Refusal("board_unavailable", "the board's log is damaged; see the node's log")
-            return [_refused(damaged)] * len(jobs)
+        planned = host.plan(submissions, _now_us())
+        for damage in planned.damage:
+            if damage not in self._damage_logged:
+                self._damage_logged.add(damage)
+                _LOG.error("%s: the log is damaged: %s", host.directory, damage)
         if planned.record is not None:
             try:
                 await self._commit(host, [planned.record])

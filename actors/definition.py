@@ -15,7 +15,14 @@ import msgspec
 
 from actors.errors import Refusal, invalid_field
 from actors.exact import check_name, format_decimal, parse_decimal, parse_time
-from actors.submission import MALFORMED, SOURCE_BYTES_MAX, field_of, number_text, numbers
+from actors.submission import (
+    MALFORMED,
+    SCORE_KEYS_MAX,
+    SOURCE_BYTES_MAX,
+    field_of,
+    number_text,
+    numbers,
+)
 
 BOARD_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 FIXED_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -59,7 +66,9 @@ class _Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of PUT as a client writes it, defaults filled in."""
 
     aggregation: Aggregation
-    score: Annotated[tuple[ScoreKey, ...], msgspec.Meta(min_length=1, max_length=4)] = DEFAULT_SCORE
+    score: Annotated[
+        tuple[ScoreKey, ...], msgspec.Meta(min_length=1, max_length=SCORE_KEYS_MAX)
+    ] = DEFAULT_SCORE
     tie_rule: TieRule = "earliest"
     rank_method: RankMethod = "ordinal"
     periods: Annotated[tuple[str | FixedWindow, ...], msgspec.Meta(min_length=1, max_length=64)] = (

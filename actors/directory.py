@@ -9,6 +9,7 @@ and are called from threads; those that touch Ray do not.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import shutil
 from pathlib import Path
@@ -65,7 +66,7 @@ class Directory:
         for path in self._boards.iterdir():
             if path.name.startswith("."):
                 shutil.rmtree(path)
-            elif BOARD_ID.fullmatch(path.name) and path.is_dir():
+            elif BOARD_ID.fullmatch(path.name) and _is_directory(path):
                 self._learn(path)
             else:
                 _LOG.warning("%s is no board's directory and is left alone", path)
@@ -93,9 +94,16 @@ class Directory:
     def create(self, board: str, definition: Definition, now_us: int) -> Board:
         """Create a board, durably. Returns it as it is after its first records.
 
-        Errors: FileExistsError, StorageFullError, OSError.
+        Errors: Refusal board_unavailable where something else lies in its place, FileExistsError,
+        StorageFullError, OSError.
         """
-        created = create_board(self._boards / board, board, definition, now_us, self._options.board)
+        path = self._boards / board
+        if os.path.lexists(path) and not _is_directory(path):
+            _LOG.warning("%s is no board's directory and is left alone", path)
+            raise Refusal(
+                "board_unavailable", "what lies in the board's place is none; see the node's log"
+            )
+        created = create_board(path, board, definition, now_us, self._options.board)
         self.refresh(board)
         return created
 
@@ -107,7 +115,7 @@ class Directory:
         """
         self._sync()
         path = self._boards / board
-        if path.is_dir():
+        if _is_directory(path):
             self._learn(path)
         else:
             self.listings.pop(board, None)
@@ -160,3 +168,8 @@ class Directory:
     def stop(actor: Any) -> None:
         """End a board's process without grace; it can lose nothing."""
         ray.kill(actor, no_restart=True)
+
+
+def _is_directory(path: Path) -> bool:
+    """Tell whether a board may live there; by a link to one it would be there twice."""
+    return path.is_dir() and not path.is_symlink()

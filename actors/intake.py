@@ -3,7 +3,8 @@
 Owns the contract's order of checks: shape, key, age, rules (precision, range, bounds, source,
 future), windows. Nothing here changes the board: a plan is made from its state, then the shell
 commits the plan's records, then the board applies them, then `settle` makes the answers. A batch of
-many requests is planned in the order of their arrival, each event seeing those before it.
+many requests is planned in the order of their arrival, each event seeing those before it. Where the
+log is damaged, an event whose key cannot be confirmed is refused, and it alone.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from actors.queries import member_standing
 from actors.questions import Reply
 from actors.submission import Cells, Event, Submission, shape
 from actors.windows import counting_windows
+from persistence.errors import DamagedError
 from persistence.records import Event as LoggedEvent
 from persistence.records import EventsRecord, OpenedWindow
 
@@ -34,6 +36,9 @@ DECIMAL_MAX = 10**15 - 1
 EventAt = Callable[[int], LoggedEvent]
 
 _ENCODE = (msgspec.json.Encoder().encode, msgspec.msgpack.Encoder().encode)
+_DAMAGED = "the board's log is damaged where this key may be; see the node's log"
+_TOO_OLD = "occurred_at is older than keys are remembered"
+_CLOCK_BEHIND = "the node's clock is behind what it was, and keys of that time are forgotten"
 
 
 class Counted(NamedTuple):
@@ -48,12 +53,16 @@ Outcome = Counted | Refusal
 
 
 class Plan(NamedTuple):
-    """What will become of a batch of submissions once `record` (if any) is on disk."""
+    """What will become of a batch of submissions once `record` (if any) is on disk.
+
+    damage: what of the log was found damaged while keys were looked up, each once.
+    """
 
     submissions: Sequence[Submission]
     cells: list[list[Cells | Refusal]]
     outcomes: list[list[Outcome]]
     record: EventsRecord | None
+    damage: Sequence[str]
 
 
 class _Columns:
@@ -115,7 +124,8 @@ def _joined(parts: Sequence[bytes]) -> tuple[array[int], bytes]:
 class _Judge:
     """The checks that need the board's state, for one batch.
 
-    Invariant: `columns` holds the accepted events so far, and `row_of_key` where each key stands.
+    Invariant: `columns` holds the accepted events so far, and `row_of_key` where each key stands;
+    `damage` says, once each, what of the log could not be read.
     """
 
     def __init__(self, board: Board, event_at: EventAt, check_totals: bool) -> None:
@@ -124,6 +134,7 @@ class _Judge:
         self.event_at = event_at
         self.columns = _Columns()
         self.row_of_key: dict[bytes, int] = {}
+        self.damage: dict[str, None] = {}
         self.totals: dict[tuple[str, bytes], list[int]] | None = {} if check_totals else None
         retention_days = self.definition.key_retention_days
         live = self.definition.mode == "live"
@@ -139,7 +150,7 @@ class _Judge:
         occurred_at_us = now_us if cells.occurred_at_us is None else cells.occurred_at_us
         windows = counting_windows(self.board, occurred_at_us, now_us, self.columns.opened)
         refusal = (
-            self._too_old(occurred_at_us, now_us)
+            self._too_old(occurred_at_us, now_us, cells.occurred_at_us)
             or self._against_rules(cells, windows)
             or self._in_future(occurred_at_us, now_us)
         )
@@ -164,11 +175,17 @@ class _Judge:
         if row is not None:
             sequence = self.board.sequence + 1 + row
             return _same_or_conflict(sequence, self._accepted(row), cells)
+        unconfirmed = None
         for sequence in candidates:
-            logged = self.event_at(sequence)
+            try:
+                logged = self.event_at(sequence)
+            except DamagedError as error:
+                self.damage[str(error)] = None
+                unconfirmed = Refusal("board_unavailable", _DAMAGED)
+                continue  # another may be the key's own
             if logged.idempotency_key == cells.key:
                 return _same_or_conflict(sequence, logged, cells)
-        return None
+        return unconfirmed
 
     def _accepted(self, row: int) -> LoggedEvent:
         """Read back an event of this batch that is not logged yet."""
@@ -187,11 +204,11 @@ class _Judge:
             occurred_at_given=bool(columns.flags[row] & OCCURRED_AT_GIVEN),
         )
 
-    def _too_old(self, occurred_at_us: int, now_us: int) -> Refusal | None:
+    def _too_old(self, occurred_at_us: int, now_us: int, given_us: int | None) -> Refusal | None:
         forgotten = self.floor_us is not None and occurred_at_us < self.floor_us
         aged = self.retention_us is not None and occurred_at_us < now_us - self.retention_us
         if forgotten or aged:
-            return Refusal("event_too_old", "occurred_at is older than keys are remembered")
+            return Refusal("event_too_old", _CLOCK_BEHIND if given_us is None else _TOO_OLD)
         return None
 
     def _against_rules(self, cells: Cells, windows: Sequence[Window | Bounds]) -> Refusal | None:
@@ -340,7 +357,7 @@ def plan(
         )
     columns = judge.columns
     record = columns.to_record(board, recorded_at_us) if columns.members else None
-    return Plan(submissions, shaped, outcomes, record)
+    return Plan(submissions, shaped, outcomes, record, tuple(judge.damage))
 
 
 def settle(board: Board, planned: Plan, improved: dict[str, bytes]) -> list[Reply]:

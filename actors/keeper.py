@@ -16,7 +16,7 @@ from typing import Any
 from actors.errors import Refusal
 from actors.logged_board import LoggedBoard
 from actors.sealed import NotAtHandError
-from persistence.errors import RanknodeError
+from persistence.errors import DamagedError, RanknodeError
 
 SNAPSHOT_BYTES_PER_SECOND = 100 << 20  # what a plain disk takes, fsync included
 
@@ -34,6 +34,7 @@ class Keeper:
         self._snapshot: asyncio.Task[None] | None = None
         self._sealing: asyncio.Task[None] | None = None
         self._fetching = asyncio.Lock()
+        self._beyond_damage: set[str] = set()  # windows whose archives the log cannot make again
 
     async def copy_if_due(self) -> None:
         """Copy the state while the caller lets nothing change, where a snapshot is due."""
@@ -57,9 +58,13 @@ class Keeper:
         """Write the archives of what closed, and of what lost its own; nobody waits for it."""
         self._host.archives.forget_expired()
         if (self._sealing is None or self._sealing.done()) and (
-            self._host.board.unsealed or self._host.archives.missing or self._host.archives.expired
+            self._host.board.unsealed or self._rebuildable or self._host.archives.expired
         ):
             self._sealing = self._start(self._seal())
+
+    @property
+    def _rebuildable(self) -> set[str]:
+        return self._host.archives.missing - self._beyond_damage
 
     async def _seal(self) -> None:
         try:
@@ -78,19 +83,23 @@ class Keeper:
                 self._writer, host.archives.seal, closed, unsealed[0]
             )
             host.archives.sealed(closed.id, digest)
-        if host.archives.missing:
+        if wanted := self._rebuildable:
 
             def sealed(window: str, digest: str) -> None:
                 loop.call_soon_threadsafe(host.archives.sealed, window, digest)
 
-            await loop.run_in_executor(self._writer, host.rebuild_archives, sealed)
+            try:
+                await loop.run_in_executor(self._writer, host.rebuild_archives, sealed)
+            except DamagedError:
+                self._beyond_damage |= wanted & host.archives.missing
+                raise
         if host.archives.expired:
             await loop.run_in_executor(self._writer, host.archives.remove_expired)
 
     async def fetch(self, wanted: NotAtHandError) -> None:
         """Bring to memory what an answer needs.
 
-        Errors: Refusal board_unavailable while an archive has to be made again.
+        Errors: Refusal board_unavailable while an archive has to be made again, or if it cannot.
         """
         async with self._fetching:
             for window in wanted.windows:
@@ -114,6 +123,10 @@ class Keeper:
             else:
                 host.archives.keep(*found)
                 return
+        if window in self._beyond_damage:
+            raise Refusal(
+                "board_unavailable", "the board's files are damaged; the node's log says how"
+            )
         self.seal_soon()
         raise Refusal("board_unavailable", "the window's archive is being made again")
 

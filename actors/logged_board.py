@@ -86,7 +86,7 @@ def create_board(
     building.mkdir()
     try:
         created = Board()
-        log = LmdbEventLog(building / LOG, options.log, epoch=1)
+        log = LmdbEventLog(building / LOG, options.log, epoch=1, create=True)
         records = _first_records(board, definition, now_us)
         log.append(records)
         log.close()

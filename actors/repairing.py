@@ -7,7 +7,6 @@ it any more are set aside. Nothing is deleted. Only for whoever owns the board.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -33,7 +32,7 @@ from actors.witnesses import Witness, find_witnesses, require_end
 from persistence.archive import archive_path, list_archives
 from persistence.errors import DamagedError, FormatTooNewError, RanknodeError
 from persistence.event_log import LmdbEventLog, LogOptions
-from persistence.files import make_directory, sync_directory
+from persistence.files import TEMPORARY_SUFFIX, make_directory, sync_directory
 from persistence.ownership import Ownership, leave_epoch
 from persistence.records import SEQUENCE_MAX, DefinitionRecord, Event, EventsRecord, Record
 from persistence.recovery import LOAD_ERRORS, LOG_HASH, reason
@@ -43,7 +42,9 @@ from persistence.repair import (
     build_log,
     lost_sequences,
     put_in_place,
+    remove_built,
     survey_log,
+    was_built_in,
     was_set_aside,
 )
 from persistence.snapshot import (
@@ -56,6 +57,8 @@ from persistence.verify import APPLY_ERRORS
 
 ASIDE = "damaged-"  # begins the name of a directory of what was set aside
 DROPPED = "dropped.ndjson"
+UNFINISHED = "unfinished"  # marks a directory whose log is not put in place yet
+_BUILT = {UNFINISHED, DROPPED, DROPPED + TEMPORARY_SUFFIX, LOG}
 
 WriteEvents = Callable[[Path, Definition, Iterator[Event]], None]
 
@@ -304,11 +307,15 @@ def carry_out(plan: RepairPlan, ownership: Ownership, write_events: WriteEvents)
     epoch = max(ownership.epoch, plan.survey.epoch + 1)
     if plan.damage is not None:
         make_directory(aside)
+        (aside / UNFINISHED).touch()
+        sync_directory(aside)
         if plan.dropped.events:
             write_events(aside / DROPPED, plan.definition, plan.events())
         note = RepairNote(aside.name, plan.now_us, plan.damage)
         build_log(plan.survey, aside / LOG, note, epoch, plan.tail)
         put_in_place(aside / LOG, directory / LOG)
+        (aside / UNFINISHED).unlink()
+        sync_directory(aside)
     # Only now: until the log knows of the sequences that are lost, they bear witness to them.
     for path in plan.set_aside:
         target = aside / path.parent.name
@@ -323,11 +330,25 @@ def carry_out(plan: RepairPlan, ownership: Ownership, write_events: WriteEvents)
 
 
 def _remove_debris(directory: Path) -> None:
-    """Remove what repairs that were cut short had built and not put in place."""
+    """Remove what repairs that were cut short had built and not put in place.
+
+    Whatever is not marked as unfinished is kept, however little of it its user has left there, and
+    so is what holds anything that is not built. The mark goes last.
+    """
     for aside in directory.glob(f"{ASIDE}*"):
-        others = (aside / SNAPSHOTS).exists() or (aside / ARCHIVES).exists()
-        if not others and not was_set_aside(aside / LOG):
-            shutil.rmtree(aside)
+        mark, names = aside / UNFINISHED, {path.name for path in aside.iterdir()}
+        if not names:
+            aside.rmdir()
+        elif UNFINISHED not in names or not names <= _BUILT:
+            continue
+        elif was_built_in(directory / LOG, aside.name) or was_set_aside(aside / LOG):
+            mark.unlink()
+        else:
+            remove_built(aside / LOG)
+            for name in names - {LOG, UNFINISHED}:
+                (aside / name).unlink()
+            mark.unlink()
+            aside.rmdir()
 
 
 def _bring_up(directory: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,8 @@ from actors.questions import Submit
 EVENTS_PER_BATCH_MAX = 5_000
 NAME_BYTES_MAX = 128
 SOURCE_BYTES_MAX = 64
+SCORE_KEYS_MAX = 4
+PACKED_NUMBER_BYTES_MAX = 9  # a tag and 64 bits
 
 # What decoders raise for a body that is not JSON or MessagePack at all, nested too deep included.
 MALFORMED = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
@@ -50,18 +52,23 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     source: str | msgspec.UnsetType = msgspec.UNSET
 
 
+# Bounds are the decoders': whatever follows would be work for items that are refused anyway.
+_BATCH_LENGTH = msgspec.Meta(max_length=EVENTS_PER_BATCH_MAX)
+
+
 class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    events: list[Event]
+    events: Annotated[list[Event], _BATCH_LENGTH]
 
 
 class _RawBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    events: list[msgspec.Raw]
+    events: Annotated[list[msgspec.Raw], _BATCH_LENGTH]
 
 
+_Numbers = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=SCORE_KEYS_MAX)]
 _EVENT = (msgspec.json.Decoder(Event), msgspec.msgpack.Decoder(Event))
 _BATCH = (msgspec.json.Decoder(_Batch), msgspec.msgpack.Decoder(_Batch))
 _RAW_BATCH = (msgspec.json.Decoder(_RawBatch), msgspec.msgpack.Decoder(_RawBatch))
-_RAWS = (msgspec.json.Decoder(list[msgspec.Raw]), msgspec.msgpack.Decoder(list[msgspec.Raw]))
+_NUMBERS = (msgspec.json.Decoder(_Numbers), msgspec.msgpack.Decoder(_Numbers))
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -95,6 +102,11 @@ def field_of(error: msgspec.ValidationError) -> str:
     return (found.group(1) or found.group(2) or "body") if found else "body"
 
 
+def _too_long(error: msgspec.ValidationError) -> bool:
+    """Say whether a decoder met a list above its bound."""
+    return "`array` of length" in str(error)
+
+
 def number_text(raw: msgspec.Raw, packed: bool) -> bytes:
     """Return a number's text; of a MessagePack float, the shortest decimal that means it."""
     if not packed:
@@ -102,6 +114,8 @@ def number_text(raw: msgspec.Raw, packed: bool) -> bytes:
     content = bytes(raw)
     if content[:1] == _FLOAT32:
         return _float32_text(content[1:])
+    if len(content) > PACKED_NUMBER_BYTES_MAX:
+        return b"not a number"
     try:
         value = msgspec.msgpack.decode(content)
     except MALFORMED:
@@ -126,9 +140,14 @@ def _float32_text(packed: bytes) -> bytes:
 
 
 def numbers(raw: msgspec.Raw, packed: bool) -> list[bytes] | None:
-    """Return the texts of a list of numbers, or None where `raw` is no list."""
+    """Return the texts of a list of numbers, or None where `raw` is no list.
+
+    A list with more numbers than any board takes counts as empty, which none takes either.
+    """
     try:
-        return [number_text(item, packed) for item in _RAWS[packed].decode(raw)]
+        return [number_text(item, packed) for item in _NUMBERS[packed].decode(raw)]
+    except msgspec.ValidationError as error:
+        return [] if _too_long(error) else None
     except MALFORMED:
         return None
 
@@ -167,11 +186,11 @@ def parse_submission(question: Submit) -> Submission:
     try:
         events = _decode_batch(body, packed)
     except msgspec.ValidationError as error:
+        if _too_long(error) and field_of(error) == "events":
+            raise invalid_field("events", f"at most {EVENTS_PER_BATCH_MAX} at once") from None
         raise invalid_field(field_of(error), str(error)) from None
     except MALFORMED as error:
         raise Refusal("malformed_body", f"the body cannot be read: {error}") from None
-    if len(events) > EVENTS_PER_BATCH_MAX:
-        raise invalid_field("events", f"at most {EVENTS_PER_BATCH_MAX} at once")
     events = _tied(events, question.source)
     return Submission(events, True, packed, question.packed, question.now_us)
 

@@ -1,12 +1,12 @@
 """What `ranknode backup` does: a copy of a data directory, beside the node that serves it.
 
 Owns which files a data directory has besides its boards, and what is said of each. A board that
-cannot be copied is left out; what concerns the backup as a whole, as a full disk, ends it.
+cannot be read is left out; what concerns the backup as a whole, as a disk that does not take it,
+ends it.
 """
 
 from __future__ import annotations
 
-import errno
 import shutil
 import time
 from pathlib import Path
@@ -29,7 +29,6 @@ from persistence.errors import DamagedError, FormatTooNewError, RanknodeError
 from persistence.files import sync_directory, write_atomically
 
 SHOWN_SEQUENCES = 10_000  # how often a bar moves while a copy is verified
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
 def run_backup(data: Path, target: Path) -> int:
@@ -39,12 +38,12 @@ def run_backup(data: Path, target: Path) -> int:
     the command began; boards are independent of each other, and those created later are not in it.
     `target` appears when all of it is durable.
     """
-    if target.resolve().is_relative_to((data / BOARDS).resolve()):
-        raise CommandError(f"{target} lies among the boards of {data}")
+    if target.resolve().is_relative_to(data.resolve()):
+        raise CommandError(f"{target} lies in {data}, where nothing but its node may put anything")
     directories = board_directories(data)
     begun = time.monotonic()
     try:
-        with building(target, like=data) as partial, _amounts() as progress:
+        with building(target) as partial, _amounts() as progress:
             backup = _Backup(partial, progress)
             backup.copy_keys(data)
             backup.copy_boards(directories)
@@ -132,15 +131,13 @@ class _Backup:
             return copy_board(source, target, copied, checked)
         except BoardGoneError:
             self._say(f"{source.name}: was deleted meanwhile")
-        except (DamagedError, FormatTooNewError) as error:
-            self._fail(f"{source.name}: not copied: {error}")
-        except OSError as error:
-            if error.errno in _NO_ROOM:
-                raise
-            self._fail(f"{source.name}: not copied: {error}")
+        except (DamagedError, FormatTooNewError, OSError) as error:
+            why = str(error).replace(str(target), str(source))
+            self._fail(f"{source.name}: not copied: {why}")
         finally:
             self._progress.remove_task(task)
-        shutil.rmtree(target, ignore_errors=True)
+        if target.exists():
+            shutil.rmtree(target)
         return None
 
     def _say(self, line: str) -> None:

@@ -71,6 +71,20 @@ class _Duration(click.ParamType[int]):
         return int(number) * unit
 
 
+class _DirectoryPath(click.ParamType[Path]):
+    """A directory's path; an empty one, as of an unset variable, is not the current one."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if value == "":
+            self.fail("it is empty", param, ctx)
+        return Path(value)
+
+
+_data = click.option(
+    "--data", metavar="DIR", required=True, type=_DirectoryPath(), help="The node's data."
+)
 _url = click.option("--url", default=DEFAULT_URL, show_default=True, help="The node's address.")
 _key = click.option(
     "--key",
@@ -153,9 +167,7 @@ def import_(
 
 @main.command()
 @click.argument("board", type=_BoardId())
-@click.option(
-    "--data", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The node's data."
-)
+@_data
 @click.option("--output", metavar="FILE", type=click.Path(path_type=Path), help="[standard output]")
 def export(board: str, data: Path, output: Path | None) -> None:
     """Write BOARD's definition and every event as NDJSON, also beside a running node."""
@@ -200,9 +212,6 @@ def verify(directory: Path, board: str | None, repair: bool, yes: bool) -> None:
     _end(commands.run_verify(directory, board))
 
 
-_keys_of = click.option(
-    "--data", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The node's data."
-)
 _public_key = click.option(
     "--public-key",
     metavar="FILE",
@@ -220,7 +229,7 @@ def key_() -> None:
 
 
 @key_.command(name="create")
-@_keys_of
+@_data
 @click.option(
     "--scope",
     type=click.Choice(["read", "submit", "admin"]),
@@ -259,7 +268,7 @@ def create_key(
 
 
 @key_.command(name="list")
-@_keys_of
+@_data
 def list_keys(data: Path) -> None:
     """Show every key, without what is secret."""
     from node import key_commands  # noqa: PLC0415  (loads cryptography)
@@ -269,7 +278,7 @@ def list_keys(data: Path) -> None:
 
 @key_.command(name="rotate")
 @click.argument("key_id", metavar="ID")
-@_keys_of
+@_data
 @click.option(
     "--overlap",
     type=_Duration(),
@@ -287,7 +296,7 @@ def rotate_key(key_id: str, data: Path, overlap: int, public_key: Path | None) -
 
 @key_.command(name="revoke")
 @click.argument("key_id", metavar="ID")
-@_keys_of
+@_data
 def revoke_key(key_id: str, data: Path) -> None:
     """End the key ID, or the whole key given in its place, at once and for good."""
     from node import key_commands  # noqa: PLC0415  (loads cryptography)
@@ -297,9 +306,7 @@ def revoke_key(key_id: str, data: Path) -> None:
 
 @main.command()
 @click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
-@click.option(
-    "--data", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The node's data."
-)
+@_data
 def backup(target: Path, data: Path) -> None:
     """Copy all boards and the API keys in DIR to TARGET, also beside a running node.
 
@@ -314,9 +321,7 @@ def backup(target: Path, data: Path) -> None:
 
 @main.command()
 @click.argument("board", type=_BoardId())
-@click.option(
-    "--data", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The node's data."
-)
+@_data
 @click.option("--url", help=f"The node to compare with. [{DEFAULT_URL}, if one answers there]")
 @_key
 def rebuild(board: str, data: Path, url: str | None, key: str | None) -> None:

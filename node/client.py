@@ -6,6 +6,7 @@ Every call that the commands make is: reads, and events whose keys make a repeti
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
@@ -24,6 +25,8 @@ ATTEMPTS_MAX = 8
 BACK_OFF_SECONDS_FIRST = 0.25
 BACK_OFF_SECONDS_MAX = 8.0
 ANSWER_SECONDS_MAX = 60.0
+
+_HEADER_TEXT = re.compile("[!-~]*")
 
 Pause = Callable[[float], Awaitable[None]]
 
@@ -54,10 +57,16 @@ def board_path(board: str, *rest: str) -> str:
 class Client:
     """Speak to a node: `async with Client(url) as client`.
 
-    pause: waits between attempts. key: the bearer key to call with; None calls without.
+    pause: waits between attempts. key: the bearer key to call with; None calls without. Errors:
+    NodeError for a key that no header could hold.
     """
 
     def __init__(self, url: str, pause: Pause = asyncio.sleep, *, key: str | None = None) -> None:
+        if key is not None and _HEADER_TEXT.fullmatch(key) is None:
+            # The key is not repeated: most of it may be right.
+            raise NodeError(
+                0, "", f"the key (--key or {API_KEY}) holds a space, a line's end or no ASCII"
+            )
         self._url = url.rstrip("/")
         self._key = key
         self._pause = pause

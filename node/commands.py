@@ -168,8 +168,6 @@ def check_board(directory: Path, progress: Progress) -> Checked:
         progress.update(task, completed=done, total=total)
 
     try:
-        if not directory.is_dir():
-            return Checked(["is no directory; a node leaves it alone"], [])
         report = verify(directory, show)
     except OSError as error:
         return Checked([str(error)], [])
@@ -197,12 +195,20 @@ def say(console: Console, line: str) -> None:
 
 
 def board_directories(data: Path) -> list[Path]:
-    """List the directories of all boards; a name that is no board's id is half-built or foreign."""
+    """List the directories of all boards; a name that is no board's id is half-built or foreign.
+
+    So is what has such a name and is no directory of its own: it is said, and left alone.
+    """
     if not (data / BOARDS).is_dir():
         raise CommandError(f"{data} is no data directory: it has no folder {BOARDS}")
-    return sorted(
+    named = sorted(
         path for path in (data / BOARDS).iterdir() if BOARD_ID.fullmatch(path.name) is not None
     )
+    directories = [path for path in named if path.is_dir() and not path.is_symlink()]
+    for path in named:
+        if path not in directories:
+            say(Console(stderr=True), f"{path.name}: left out, as by a node: it is no directory")
+    return directories
 
 
 def board_directory(data: Path, board: str) -> Path:

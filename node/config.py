@@ -30,7 +30,7 @@ Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=1, le=10**9)]
 Bytes = Annotated[int, Meta(ge=1, le=2**40)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
-Rate = Annotated[float, Meta(gt=0, le=10**6)]
+Rate = Annotated[float, Meta(ge=0.001, le=10**6)]  # as of one key
 HostName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:_-]{1,253}$")]
 
 

@@ -14,18 +14,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from aiohttp import web
-from aiohttp.http import RawRequestMessage
+from aiohttp.http import HttpVersion10, HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
 from actors.errors import Refusal
 from node import negotiation, problems
-from node.access import Access, Head
+from node.access import Access, Admitted, Head
 from node.config import Config
 from node.handlers import Call, Context
 from node.hosts import Hosts
 from node.keys import Scope
-from node.load import LaneName, Load, Share, too_busy
+from node.load import LaneName, Load, Share
 from node.openapi import document
 from node.parameters import read_query
 from node.protocol import (
@@ -43,6 +43,7 @@ from node.routes import ROUTES, Route
 from node.service import Boards
 
 _REQUEST_ID = re.compile("[ -~]{1,128}")
+_VERSIONS = (HttpVersion10, HttpVersion11)
 _BACKLOG = 1024  # connections the kernel keeps while the loop is busy
 HEADER_FRAME_BYTES = 4  # of a header besides its name and value: the colon, a space, the line's end
 
@@ -104,12 +105,14 @@ class Gateway:
         now = self._clock_us()
         request_id = _request_id(request.headers)
         changes = False
-        share = cast("Connection", request.protocol).take_share() or Share(self._load)
+        connection = cast("Connection", request.protocol)
+        admitted = connection.take_admitted() or Admitted(Share(self._load))
+        share = admitted.share
         try:
             self._check_head(request)
             path, query = negotiation.split_target(request.raw_path)
             route, names = self._router.match(request.method, path)
-            call = await self._read(request, route, names, query, now, share)
+            call = await self._read(request, route, names, query, now, admitted)
             if route.scope is not Scope.OPEN:
                 share.enter(_lane(route, names))
             changes = route.changes
@@ -117,23 +120,31 @@ class Gateway:
                 status, body = await route.handler(self._context, call)
         except Exception as error:  # noqa: BLE001  (the one place where errors become answers)
             problem = problems.of_exception(error, request_id, changes=changes)
-            response = respond_problem(request_id, problem)
-            if problem.status in _HANG_UP:
-                response.force_close()
-            return response
+        else:
+            content_type = negotiation.PACKED if call.packed else negotiation.JSON
+            return respond(request_id, status, body, content_type, {})
         finally:
             share.give_back()
-        content_type = negotiation.PACKED if call.packed else negotiation.JSON
-        return respond(request_id, status, body, content_type, {})
+        if problem.status in _PACED:
+            await connection.refusal_turn()
+        response = respond_problem(request_id, problem)
+        if problem.status in _HANG_UP:
+            response.force_close()
+        return response
 
-    def _admit(self, message: RawRequestMessage) -> bytes | Share | None:
-        """Decide early about a request that is here as a whole, where there are many clients.
+    def _admit(
+        self, message: RawRequestMessage, address: str, crowded: bool
+    ) -> bytes | Admitted | None:
+        """Decide early about a request that is here as a whole: who makes it, and is there room.
 
-        Returns the answer of one that finds no place, at a fraction of what a request costs, since
-        there may be many more of them than could be answered in any other way; its share of the
-        load of one that does; None where the rest of the gateway shall decide.
+        Who makes it comes first: nobody else may take a place, or learn that there is none. Returns
+        the answer of one that is refused, at a fraction of what a request costs, since there may be
+        many more of them than could be answered in any other way; who makes it, and its share of
+        the load, of one that is let in; None where the rest of the gateway shall decide.
         """
-        if message.method == "HEAD":
+        if message.method == "HEAD" or message.version not in _VERSIONS:
+            return None
+        if self._access.trusting and not crowded:
             return None
         try:
             path, _ = negotiation.split_target(message.path)
@@ -142,12 +153,21 @@ class Gateway:
             return None
         if route.scope is Scope.OPEN:
             return None
-        lane = _lane(route, names)
-        if self._load.is_full(lane):
-            return raw_problem(_request_id(message.headers), too_busy())
+        head = Head(message.method, message.path, message.headers, address)
         share = Share(self._load)
-        share.enter(lane)
-        return share
+        try:
+            self._check_host(message.headers, message.path)
+            caller = self._access.admit(
+                head,
+                route.scope,
+                names.get("board"),
+                self._clock_us(),
+                with_body=bool(route.body),
+            )
+            share.enter(_lane(route, names))
+        except Refusal as refusal:
+            return raw_problem(_request_id(message.headers), refusal)
+        return Admitted(share, caller)
 
     def _check_head(self, request: web.BaseRequest) -> None:
         """Check what the head as a whole must keep. Errors: Refusal."""
@@ -156,8 +176,15 @@ class Gateway:
             head_bytes += len(name) + len(value) + HEADER_FRAME_BYTES
         if head_bytes > self._config.head_bytes_max:
             raise head_too_large(self._config)
+        if request.version not in _VERSIONS:
+            raise Refusal("malformed_request", "Requests are HTTP/1.1 or HTTP/1.0.")
+        self._check_host(request.headers, request.raw_path)
+
+    def _check_host(self, headers: Mapping[str, str], target: str) -> None:
+        """Check, where there are no keys, that this node is who was meant. Errors: Refusal."""
         if self._access.trusting:
-            self._hosts.check(request.headers.get("Host"))
+            self._hosts.check(headers.get("Host"))
+            self._hosts.check(negotiation.read_authority(target))
 
     async def _read(
         self,
@@ -166,13 +193,15 @@ class Gateway:
         names: dict[str, str],
         query: str,
         now: int,
-        share: Share,
+        admitted: Admitted,
     ) -> Call:
         """Check everything around the body, then read the body."""
         head = Head(request.method, request.raw_path, request.headers, request.remote or "")
-        caller = self._access.admit(
-            head, route.scope, names.get("board"), now, with_body=bool(route.body)
-        )
+        share, caller = admitted
+        if caller is None:
+            caller = self._access.admit(
+                head, route.scope, names.get("board"), now, with_body=bool(route.body)
+            )
         if route.scope is not Scope.OPEN:
             share.check_room(_lane(route, names))
             if not self._context.boards.ready:
@@ -223,6 +252,8 @@ class Gateway:
 
 # After these the rest of the body is not worth reading, so the connection cannot be used again.
 _HANG_UP = (408, 413, 431)
+# What callers without a good key can be told, and those who find no place: written a few a turn.
+_PACED = (401, 403, 404, 405, 429, 503)
 
 
 def _lane(route: Route, names: dict[str, str]) -> LaneName:

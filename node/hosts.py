@@ -25,7 +25,9 @@ class Hosts:
         self._allowed = frozenset(name.lower() for name in allowed)
 
     def check(self, host: str | None) -> None:
-        """Refuse a `Host` header that names another machine; without one no browser sent it.
+        """Refuse a host that is another machine's; a request that names none is no browser's.
+
+        host: of a `Host` header, or of a target that is a whole URL.
 
         Errors: Refusal `forbidden`.
         """
@@ -36,7 +38,7 @@ class Hosts:
             raise Refusal(
                 "forbidden",
                 "Without keys this node answers only to the names of its own machine and to those"
-                " in hosts_allowed; the Host header has another.",
+                " in hosts_allowed; the request is for another.",
             )
 
 

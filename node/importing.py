@@ -80,7 +80,7 @@ async def import_events(
     """
     header, rows = _parted(items)
     if header is not None:
-        await _create(client, board, header, summary)
+        await _create(client, board, header, summary, backfill=backfill)
     if backfill:
         await _reopen(client, board, summary)
     for batch in _batches(rows, batch_events_max):
@@ -121,11 +121,13 @@ def _batches(items: Iterable[Row | BadRow], events_max: int) -> Iterator[BadRow 
         yield rows
 
 
-async def _create(client: Client, board: str, header: Header, summary: Summary) -> None:
+async def _create(
+    client: Client, board: str, header: Header, summary: Summary, *, backfill: bool
+) -> None:
     """Create the board so that all its history is accepted, or go on with one created so.
 
-    What must be set at the end is left in the summary: rules may be stricter today than when an
-    event came.
+    One that is in backfill mode already, and will stay so, is noted. What must be set at the end
+    is left in the summary: rules may be stricter today than when an event came.
     """
     wanted = {name: header.definition.get(name, rule) for name, rule in _DEFAULT_RULES.items()}
     definition = header.definition | _RELAXED_RULES
@@ -135,6 +137,11 @@ async def _create(client: Client, board: str, header: Header, summary: Summary) 
         if error.code != "board_exists":
             raise
         summary.notes.append(f"{board} exists with a definition of its own, which is kept")
+        if not backfill and await _mode(client, board) == "backfill":
+            summary.notes.append(
+                f"{board} is in backfill mode, in which no window closes; run the import again"
+                " with --backfill to end that: what has arrived counts once"
+            )
         return
     summary.unfinished = {
         name: rule for name, rule in wanted.items() if rule != _RELAXED_RULES[name]
@@ -143,11 +150,15 @@ async def _create(client: Client, board: str, header: Header, summary: Summary) 
 
 async def _reopen(client: Client, board: str, summary: Summary) -> None:
     """Bring a board that is there into backfill mode, to be live at the end."""
-    answer = await client.request("GET", board_path(board))
-    mode = msgspec.json.decode(answer, type=_Description).mode
+    mode = await _mode(client, board)
     summary.unfinished |= _LIVE  # first, since a change may arrive and its answer may not
     if mode != "backfill":
         await _change(client, board, _BACKFILL)
+
+
+async def _mode(client: Client, board: str) -> str:
+    answer = await client.request("GET", board_path(board))
+    return msgspec.json.decode(answer, type=_Description).mode
 
 
 async def _change(client: Client, board: str, changes: dict[str, msgspec.Raw]) -> None:

@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.exact import format_time
-from node.key_file import KEYS_MAX, KeysError, changing_keys, read_keys
+from node.key_file import FILE, KEYS_MAX, KeysError, changing_keys, read_keys
 from node.keys import (
     CREDENTIALS_MAX,
     ID,
@@ -34,6 +34,7 @@ from node.keys import (
     Key,
     Scope,
     bearer,
+    can_cover,
     hash_of,
     new_id,
     new_secret,
@@ -75,7 +76,7 @@ def run_create(data: Path, options: KeyOptions) -> int:
     if options.sign and options.public_key is not None:
         raise KeysError("sign: a new pair is made, or a public key is given, not both")
     signs = options.sign or options.public_key is not None
-    with changing_keys(data) as keys:
+    with changing_keys(data, make=True) as keys:
         key_id = new_id()
         while key_id in keys:
             key_id = new_id()
@@ -94,6 +95,9 @@ def run_create(data: Path, options: KeyOptions) -> int:
             )
         except ValueError as error:
             raise KeysError(str(error)) from None
+        for pattern in key.boards:
+            if not can_cover(pattern):
+                raise KeysError(f"boards: {pattern!r} matches no board's id")
         _make_room(keys)
         keys[key_id] = key
     _show(made, key, data)
@@ -218,7 +222,8 @@ def _read_public_key(file: Path) -> bytes:
 def _show(made: _Made, key: Key, data: Path) -> None:
     sys.stdout.write(made.shown)
     sys.stdout.flush()
-    _say(f"Key {key.id} in {data}: scope {key.scope.value}, boards {' '.join(key.boards)}.")
+    kept = data.resolve() / FILE
+    _say(f"Key {key.id} in {kept}: scope {key.scope.value}, boards {' '.join(key.boards)}.")
     if made.secret:
         _say("It is shown this once, and nobody can find it out later.")
 

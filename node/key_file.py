@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ import msgspec
 
 from node.keys import Key
 from persistence.errors import DamagedError, FormatTooNewError, RanknodeError
-from persistence.files import make_directory, write_atomically
+from persistence.files import PRIVATE_MODE, make_directory, write_atomically
 
 FILE = "keys.json"
 NODE_LOCK = "node.lock"  # made by the node itself, so its owner is the node's user
@@ -30,6 +31,7 @@ VERSION = 1
 MODE = 0o600
 KEYS_MAX = 1_000
 FILE_BYTES_MAX = 8 << 20  # a thousand keys with every field at its longest take four
+LEADS_NOWHERE = "it is a link that leads nowhere"
 LOCK_SECONDS_MAX = 10.0
 LOCK_RETRY_SECONDS = 0.02
 
@@ -97,8 +99,12 @@ def _mark(found: os.stat_result) -> _Mark:
 
 def _read(path: Path) -> tuple[_Mark, bytes]:
     """Read the file, and what it was marked with then. Errors: OSError, DamagedError."""
-    with path.open("rb") as file:
-        mark = _mark(os.fstat(file.fileno()))
+    # Without O_NONBLOCK to open a pipe is to wait for who writes to it.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise DamagedError("it is no regular file")
+        mark = _mark(found)
         content = file.read(FILE_BYTES_MAX + 1)
     if len(content) > FILE_BYTES_MAX:
         raise DamagedError(f"it is larger than {FILE_BYTES_MAX} bytes")
@@ -129,9 +135,12 @@ class KeyFile:
             if mark != self._mark:
                 self._load(mark)
         except FileNotFoundError:
-            if self._keys is None and not self._failure:
+            if self._path.is_symlink():
+                self._fail(None, LEADS_NOWHERE)
+            elif self._keys is None and not self._failure:
                 return None
-            self._fail(None, "it is gone")
+            else:
+                self._fail(None, "it is gone")
         except OSError as error:
             # Perhaps it can be read the next time, though nothing about it has changed.
             self._fail(None, error.strerror or type(error).__name__)
@@ -166,19 +175,24 @@ def read_keys(data_directory: Path) -> dict[str, Key]:
     except FileNotFoundError:
         if not data_directory.is_dir():
             raise KeysError(f"{data_directory} is no directory") from None
+        if path.is_symlink():
+            raise KeysError(f"{path}: {LEADS_NOWHERE}") from None
         return {}
     except (DamagedError, FormatTooNewError) as error:
         raise KeysError(f"{path}: {error}") from None
 
 
 @contextlib.contextmanager
-def changing_keys(data_directory: Path) -> Iterator[dict[str, Key]]:
+def changing_keys(data_directory: Path, *, make: bool = False) -> Iterator[dict[str, Key]]:
     """Give the keys to be changed; they are durable, and in force, when the block ends.
 
-    Nothing is written if it raises. Whoever comes meanwhile waits, for a bounded time. Errors:
-    KeysError, OSError.
+    make: the directory is created if it is missing. Nothing is written if it raises. Whoever comes
+    meanwhile waits, for a bounded time. Errors: KeysError, OSError.
     """
-    make_directory(data_directory)
+    if make:
+        make_directory(data_directory, PRIVATE_MODE)
+    elif not data_directory.is_dir():
+        raise KeysError(f"{data_directory} is no directory")
     _check_user(data_directory)
     # A lock on the directory itself, since the file is replaced by each change.
     directory = os.open(data_directory, os.O_RDONLY | os.O_DIRECTORY)

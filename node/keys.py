@@ -15,6 +15,7 @@ import hashlib
 import hmac
 import re
 import secrets
+import string
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -31,11 +32,15 @@ CREDENTIALS_MAX = 4  # valid at once: the newest, and those that rotations let l
 NAME_BYTES_MAX = 128
 PATTERNS_MAX = 32
 PATTERN_LENGTH_MAX = 64  # as long as a board's id
+RATE_MIN = 0.001  # requests a second; no wait is above 1,000 seconds
 RATE_MAX = 1_000_000  # requests a second; beyond what a node can answer, so as good as none
 
 ID = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}")
 _BEARER = re.compile(rf"{PREFIX}_({ID.pattern})_([0-9a-f]{{{2 * SECRET_BYTES}}})")
 _PATTERN = re.compile(rf"[a-z0-9_*?\[\]!-]{{1,{PATTERN_LENGTH_MAX}}}")
+_PATTERN_PART = re.compile(r"\[!?\]?[^\]]*\]|.")  # as fnmatch reads it: a set, or a character
+_ID_BEGINS_WITH = string.ascii_lowercase + string.digits
+_ID_GOES_ON_WITH = _ID_BEGINS_WITH + "_-"
 
 # What an unknown key is compared with, so that it takes as long as a known one. No secret hashes to
 # it that anyone could find.
@@ -98,8 +103,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         _check_boards(self.boards)
         self._check_scope()
         rate = self.requests_per_second
-        if rate is not None and not 0 < rate <= RATE_MAX:
-            raise ValueError(f"requests_per_second: must be above 0 and at most {RATE_MAX}")
+        if rate is not None and not RATE_MIN <= rate <= RATE_MAX:
+            raise ValueError(f"requests_per_second: must be from {RATE_MIN} to {RATE_MAX}")
         if len(self.credentials) > CREDENTIALS_MAX:
             raise ValueError(f"credentials: at most {CREDENTIALS_MAX} are good at once")
         if self.revoked_at_us is not None and self.credentials:
@@ -123,6 +128,18 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def covers(patterns: tuple[str, ...], board: str) -> bool:
     """Say whether any pattern matches a board's id."""
     return any(pattern == "*" or fnmatch.fnmatchcase(board, pattern) for pattern in patterns)
+
+
+def can_cover(pattern: str) -> bool:
+    """Say whether a pattern that a key may have matches the id of any board there could be."""
+    return all(
+        part == "*"
+        or any(
+            fnmatch.fnmatchcase(character, part)
+            for character in (_ID_GOES_ON_WITH if place else _ID_BEGINS_WITH)
+        )
+        for place, part in enumerate(_PATTERN_PART.findall(pattern))
+    )
 
 
 def _check_name(field: str, text: str, bytes_max: int) -> None:

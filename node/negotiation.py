@@ -16,6 +16,7 @@ JSON = "application/json"
 PACKED = "application/msgpack"
 
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?P<authority>[^/?#]*)(?P<rest>.*)", re.DOTALL)
 # How exactly a range of media types names one of the two forms; the most exact range counts.
 _JSON_RANGES = {JSON: 3, "application/*": 2, "*/*": 1}
 _PACKED_RANGES = {PACKED: 3, "application/*": 2, "*/*": 1}
@@ -68,14 +69,21 @@ def is_packed(content_type: str | None) -> bool:
     return False
 
 
+def read_authority(target: str) -> str | None:
+    """Return the host that a target names if it is a whole URL (RFC 9112, 3.2.2), else None."""
+    found = None if target.startswith("/") else _URL.fullmatch(target)
+    return None if found is None else found["authority"]
+
+
 def split_target(target: str) -> tuple[str, str]:
     """Split a request's target into its path and its query, both still encoded.
 
-    A target may also be a whole URL (RFC 9112, 3.2.2); its host is this one.
+    A target may also be a whole URL; `read_authority` tells whose.
     """
     if not target.startswith("/"):
-        _, scheme, rest = target.partition("://")
-        target = "/" + rest.partition("/")[2] if scheme else target
+        found = _URL.fullmatch(target)
+        if found is not None:
+            target = found["rest"] if found["rest"].startswith("/") else "/" + found["rest"]
     path, _, query = target.partition("?")
     return path, query
 

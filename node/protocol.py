@@ -3,8 +3,8 @@
 aiohttp's low-level server parses HTTP and keeps connections alive. What is changed here: errors of
 HTTP itself are problems too; a whole head is bounded in bytes and in time, the first one of a
 connection and every later one; little is read ahead of the request being answered; a request that
-would find no place is turned away before it costs much; an answer that its client does not take is
-given up; and there is a bound on connections.
+has no good key or would find no place is turned away before it costs much; an answer that its
+client does not take is given up; and there is a bound on connections.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from actors.errors import Refusal
 from node import problems
+from node.access import Admitted
 from node.config import KIB, Config
-from node.load import Share
 from node.refusals import Refusals
 from node.slow_readers import SlowReaders
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-Admit = Callable[[RawRequestMessage], bytes | Share | None]
+Admit = Callable[[RawRequestMessage, str, bool], bytes | Admitted | None]
 
 REQUEST_ID = "X-Request-Id"
 
@@ -64,14 +64,15 @@ def respond_problem(request_id: str, problem: problems.Problem) -> web.Response:
 
 
 def raw_problem(request_id: str, refusal: Refusal, *, close: bool = False) -> bytes:
-    """Make the whole answer of a refusal with status 503, for when aiohttp's way is too long."""
+    """Make the whole answer of a refusal, for when aiohttp's way is too long."""
     problem = problems.problem(refusal)
+    particular = "".join(f"{name}: {text}\r\n" for name, text in problem.headers.items())
     head = (
-        f"HTTP/1.1 {problem.status} Service Unavailable\r\n"
+        f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n"
         f"Content-Type: {problems.CONTENT_TYPE}\r\n"
         f"Content-Length: {len(problem.body)}\r\n"
         f"{REQUEST_ID}: {request_id}\r\n"
-        f"Retry-After: {problem.headers['Retry-After']}\r\n"
+        f"{particular}"
         f"Server: ranknode\r\nConnection: {'close' if close else 'keep-alive'}\r\n\r\n"
     )
     return head.encode() + problem.body
@@ -145,11 +146,11 @@ class Connection(RequestHandler):
     """One connection, as aiohttp sees it. unanswered: requests passed on, and not yet answered."""
 
     __slots__ = (
+        "_admitted",
         "_config",
         "_head_deadline",
         "_refusal",
         "_server",
-        "_share",
         "_stream",
         "unanswered",
     )
@@ -170,7 +171,7 @@ class Connection(RequestHandler):
         self._config = config
         self._head_deadline: asyncio.TimerHandle | None = None
         self._server = server
-        self._share: Share | None = None
+        self._admitted: Admitted | None = None
         self._refusal: bytes | None = None
         self.unanswered = 0
         self._stream: asyncio.Transport
@@ -187,9 +188,9 @@ class Connection(RequestHandler):
         self._stop_awaiting_head()
         self._server.slow_readers.end(self._stream)
         self._refusal = None
-        share = self.take_share()
-        if share is not None:
-            share.give_back()
+        admitted = self.take_admitted()
+        if admitted is not None:
+            admitted.share.give_back()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -202,23 +203,32 @@ class Connection(RequestHandler):
             self._await_head()
 
     def turned_away(self, message: RawRequestMessage, body: StreamReader) -> bool:
-        """Refuse a request that finds no place, if that is simple; says whether it was.
+        """Refuse a request without a good key or a place, if that is simple; says whether it was.
 
         It is where the request is here as a whole, nothing else is under way on this connection,
         and the client takes its answers.
         """
-        if not self._server.crowded or self.unanswered or self._paused or not body.is_eof():
+        if self.unanswered or self._paused or not body.is_eof():
             return False
         if message.should_close or message.upgrade:
             return False
-        answer = self._server.admit(message)
+        answer = self._server.admit(message, self._address(), self._server.crowded)
         if not isinstance(answer, bytes):
-            self._share = answer
+            self._admitted = answer
             return False
         self._next_keepalive_close_time = self._loop.time() + self._config.keepalive_seconds
         self._refusal = answer
         self._server.refusals.add(self._refuse)
         return True
+
+    def _address(self) -> str:
+        """Return the client's address as the requests of this connection give it."""
+        peer = self.peername
+        return str(peer[0]) if isinstance(peer, list | tuple) else str(peer or "")
+
+    async def refusal_turn(self) -> None:
+        """Wait until a refusal may be written that is answered in the usual way."""
+        await self._server.refusals.turn()
 
     def _refuse(self) -> None:
         """Write the refusal, if it was not written yet, and go on with what came behind."""
@@ -240,10 +250,10 @@ class Connection(RequestHandler):
         finally:
             self.unanswered -= 1
 
-    def take_share(self) -> Share | None:
-        """Give the next request the share of the load that was taken for it, if one was."""
-        share, self._share = self._share, None
-        return share
+    def take_admitted(self) -> Admitted | None:
+        """Give the next request what was decided about it early, if anything was."""
+        admitted, self._admitted = self._admitted, None
+        return admitted
 
     def pause_writing(self) -> None:
         """Start the time within which the client must take its answer."""
@@ -354,7 +364,8 @@ class Reader(asyncio.BufferedProtocol):
 class Server(web.Server):
     """aiohttp's server with our connections.
 
-    admit: decides early about a request, with an answer or its share of the load, or leaves it.
+    admit: decides early about a request from an address, on a server that is crowded or not, with
+    an answer or what lets it go on, or leaves it.
     """
 
     def __init__(self, handle: Handle, admit: Admit, config: Config) -> None:
@@ -370,7 +381,7 @@ class Server(web.Server):
     def crowded(self) -> bool:
         """Whether there are as many clients, each with one request at a time, as a bound of them.
 
-        With fewer no request can find its place taken, and none is looked at early.
+        With fewer no request can find its place taken, and only its key is looked at early.
         """
         return len(self._connections) >= self._crowd
 

@@ -187,14 +187,25 @@ async def _ask(node: Node, rebuild: Rebuild) -> _Answers:
         async def get(query: dict[str, str], *path: str) -> bytes:
             return await client.request("GET", f"{board_path(board, *path)}?{urlencode(query)}")
 
+        async def get_reached(query: dict[str, str], *path: str) -> bytes:
+            try:
+                return await get(reached | query, *path)
+            except NodeError as error:
+                if error.code != "not_yet":
+                    raise
+                raise CommandError(
+                    f"it has not reached sequence {reached['min_sequence']}, where the log on disk"
+                    " ends: it lags behind, or serves another directory"
+                ) from error
+
         described = msgspec.json.decode(await get({}), type=_Described)
         if described.created_at != format_time(rebuild.board.identity.created_at_us):
             raise CommandError(f"it serves another board {board!r} than this one")
         listed: list[_Listed] = []
         after: str | None = ""
         while after is not None:
-            query = reached | {"limit": str(PAGE_WINDOWS)} | ({"after": after} if after else {})
-            page = msgspec.json.decode(await get(query, "periods"), type=_Page)
+            query = {"limit": str(PAGE_WINDOWS)} | ({"after": after} if after else {})
+            page = msgspec.json.decode(await get_reached(query, "periods"), type=_Page)
             listed += page.periods
             after = page.next
         published = {w.id: w.digest for w in listed if w.closed and w.digest is not None}
@@ -204,7 +215,7 @@ async def _ask(node: Node, rebuild: Rebuild) -> _Answers:
         digests = {}
         for window in asked:
             try:
-                answer = await get(reached | {"period": window}, "digest")
+                answer = await get_reached({"period": window}, "digest")
                 digests[window] = msgspec.json.decode(answer, type=_Digest)
             except NodeError as error:
                 if error.code != "period_not_found":

@@ -1,4 +1,4 @@
-"""Refusals of requests that found no place: written a few in each turn of the loop.
+"""Refusals of requests that found no place or had no good key: a few in each turn of the loop.
 
 A client that is refused may ask again at once, and a loop reads whatever has come before it does
 anything else. Were refusals written while reading, thousands of such clients would keep it reading,
@@ -30,6 +30,12 @@ class Refusals:
         if not self._writing:
             self._writing = True
             asyncio.get_running_loop().call_soon(self._write_some)
+
+    async def turn(self) -> None:
+        """Wait until one more refusal may be written, for one that is written in the usual way."""
+        turn = asyncio.Event()
+        self.add(turn.set)
+        await turn.wait()
 
     def _write_some(self) -> None:
         for _ in range(min(WRITTEN_AT_ONCE, len(self._waiting))):

@@ -1,5 +1,7 @@
 """What `ranknode verify --repair` does: checks, says what would be given up, asks, and repairs.
 
+Until that is agreed to it only reads, and has taken nothing from anyone.
+
 Owns what is said, and that no node serves the data meanwhile: one that does is left alone, unlike a
 board's process that outlived its node.
 """
@@ -27,7 +29,7 @@ from node.commands import (
 )
 from node.runtime import DataLock
 from node.transfer import event_line, header_line
-from persistence.errors import RanknodeError
+from persistence.errors import DamagedError, RanknodeError
 from persistence.files import write_atomically
 from persistence.ownership import Ownership
 from persistence.records import Event
@@ -58,20 +60,16 @@ def _check(directory: Path) -> Checked:
 
 
 def _repair(console: Console, data: Path, directory: Path, confirm: Confirm) -> bool:
-    """Repair one board; returns whether it is sound then."""
+    """Repair one board, once that is agreed to; returns whether it is sound then."""
     lock = DataLock(data)
     try:
-        ownership = Ownership.take(directory)
-        try:
-            plan = plan_repair(directory, time.time_ns() // 1_000)
-            for line in _described(plan):
-                say(console, f"  {line}")
-            if not confirm(f"Repair {directory.name}?"):
-                return False
-            carry_out(plan, ownership, _write_events)
-        finally:
-            ownership.release()
-    except RanknodeError as error:
+        plan = plan_repair(directory, time.time_ns() // 1_000)
+        for line in _described(plan):
+            say(console, f"  {line}")
+        if not confirm(f"Repair {directory.name}?"):
+            return False
+        _carry_out(plan)
+    except (RanknodeError, OSError) as error:
         say(console, f"  cannot be repaired: {error}")
         return False
     finally:
@@ -79,6 +77,21 @@ def _repair(console: Console, data: Path, directory: Path, confirm: Confirm) -> 
     checked = _check(directory)
     show_check(console, directory, checked)
     return not checked.findings
+
+
+def _carry_out(shown: RepairPlan) -> None:
+    """Repair a board as was shown, once no process that outlived its node writes to it any more.
+
+    Raises DamagedError where one has written in between.
+    """
+    ownership = Ownership.take(shown.directory)
+    try:
+        plan = plan_repair(shown.directory, shown.now_us)
+        if list(_described(plan)) != list(_described(shown)):
+            raise DamagedError("it changed meanwhile; run this again")
+        carry_out(plan, ownership, _write_events)
+    finally:
+        ownership.release()
 
 
 def _described(plan: RepairPlan) -> Iterator[str]:

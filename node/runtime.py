@@ -16,6 +16,7 @@ import os
 import secrets
 import signal
 import socket
+import stat
 import sys
 import tempfile
 import time
@@ -31,7 +32,7 @@ from node.config import API_KEY, Config
 from node.key_file import NODE_LOCK, KeyFile
 from node.ray_services import RayWatch
 from persistence.errors import RanknodeError
-from persistence.files import make_directory
+from persistence.files import PRIVATE_MODE, make_directory
 
 EXIT_RAY_LOST = 75  # EX_TEMPFAIL of sysexits.h: start it again
 PUT_AWAY_SECONDS = 2.5
@@ -39,7 +40,8 @@ LOCK_SECONDS_MAX = 3.0
 LOCK_RETRY_SECONDS = 0.05
 OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; calls are small and never go through it
 RAY_DIRECTORY_PREFIX = "ranknode-"
-RAY_SOCKET_BYTES = 84  # of a socket's path below the directory for temporary files
+RAY_FOLDER = "r"  # Ray opens its directory to everyone, so that stands in one that is not
+RAY_SOCKET_BYTES = 86  # of a socket's path below the directory for temporary files
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _LOG = logging.getLogger("ranknode")
@@ -57,7 +59,7 @@ class DataLock:
     """
 
     def __init__(self, data_directory: Path) -> None:
-        make_directory(data_directory)
+        make_directory(data_directory, PRIVATE_MODE)
         self._file = os.open(data_directory / NODE_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         # A killed node's guard holds the lock too, until it has cleared up.
         deadline = time.monotonic() + LOCK_SECONDS_MAX
@@ -79,7 +81,10 @@ class DataLock:
         return True
 
     def take_ray_directory(self) -> Path:
-        """Make a fresh directory for Ray; clear a predecessor's, and what still uses it."""
+        """Make a fresh directory that Ray's may stand in, open to this user alone.
+
+        A predecessor's is cleared, and what still uses it.
+        """
         left = Path(os.pread(self._file, 4096, 0).decode(errors="replace").strip("\0"))
         if left.name.startswith(RAY_DIRECTORY_PREFIX) and left.is_dir():
             guard.clear(left, spared={os.getpid()})
@@ -127,12 +132,17 @@ def _serve(config: Config, samples: bool) -> int:
     # Taken out of the environment, which Ray's processes inherit.
     samples_key = os.environ.pop(API_KEY, None)
     lock = DataLock(data_directory)
+    _say_who_may_read(data_directory)
     # Ray's workers look for modules where their node was started, before anywhere else.
     os.chdir(data_directory)
     ray_directory = lock.take_ray_directory()
     watcher = guard.start_guard(ray_directory)
     try:
-        _start_ray(ray_directory, config.boards_active_max)
+        try:
+            _start_ray(ray_directory / RAY_FOLDER, config.boards_active_max)
+        except Exception:  # noqa: BLE001  (whatever Ray raises, all there is to do is to try again)
+            _LOG.critical("Ray did not start; start the node again", exc_info=True)
+            return EXIT_RAY_LOST
         ray_watch = RayWatch(_ray_lost)
         try:
             access = Access(keys, config)
@@ -153,6 +163,17 @@ def _check_port(config: Config) -> None:
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((config.host, config.port))
+
+
+def _say_who_may_read(data_directory: Path) -> None:
+    """Say in the log that a data directory which was there before is open to other users."""
+    mode = stat.S_IMODE(data_directory.stat().st_mode)
+    if mode & ~PRIVATE_MODE:
+        _LOG.warning(
+            "%s is open to other users of this machine (mode %o); chmod 700 keeps them out",
+            data_directory,
+            mode,
+        )
 
 
 def _start_ray(ray_directory: Path, boards_active_max: int) -> None:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from persistence.column_file import verified_chunks
-from persistence.errors import DamagedError, RanknodeError, StorageFullError
+from persistence.errors import CommitFailedError, DamagedError, RanknodeError, StorageFullError
 from persistence.event_log import HEAD, LmdbEventLog, LogOptions
 from persistence.files import (
+    PRIVATE_MODE,
     TEMPORARY_SUFFIX,
     free_bytes,
     make_directory,
@@ -44,19 +45,45 @@ class BackupExistsError(RanknodeError):
     """Raised for a target that is there already, or a broken backup of that name."""
 
 
+class TargetError(RanknodeError):
+    """Raised when what is copied cannot be written, or read back: the whole backup is concerned."""
+
+
+class _SourceError(Exception):
+    """Carries an error of a source through the write of its target that it broke off."""
+
+    def __init__(self, error: OSError | DamagedError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 @contextmanager
-def building(target: Path, like: Path) -> Iterator[Path]:
+def writing() -> Iterator[None]:
+    """Raise TargetError for what goes wrong in the block, but for what `_read` found at the source.
+
+    One that is full, fails or returns other bytes would spoil any other board as well.
+    """
+    try:
+        yield
+    except _SourceError as error:
+        raise error.error from None
+    except (OSError, CommitFailedError, DamagedError) as error:
+        raise TargetError(f"the backup cannot be written: {error}") from error
+
+
+@contextmanager
+def building(target: Path) -> Iterator[Path]:
     """Make `target` appear under its name, durable, once the block has filled it.
 
-    Yields the directory to fill, `TARGET.partial`, which only its owner may read where only the
-    owner may read `like`. It is left as it is when the block fails. Raises BackupExistsError.
+    Yields the directory to fill, `TARGET.partial`, which only its owner may read. It is left as it
+    is when the block fails. Raises BackupExistsError.
     """
     partial = target.with_name(target.name + PARTIAL_SUFFIX)
     if os.path.lexists(target):
         raise BackupExistsError(f"{target} exists; a backup is never written over anything")
     make_directory(target.parent)
     try:
-        partial.mkdir(mode=like.stat().st_mode & 0o777)
+        partial.mkdir(mode=PRIVATE_MODE)
     except FileExistsError:
         raise BackupExistsError(
             f"{partial} is under way, or left of a backup that broke off; remove it if so"
@@ -69,7 +96,10 @@ def building(target: Path, like: Path) -> Iterator[Path]:
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Raise BoardGoneError if `directory` is removed, or another takes its name, in the block."""
+    """Raise BoardGoneError if `directory` is removed, or another takes its name, in the block.
+
+    A TargetError is passed on: it has nothing to do with the board.
+    """
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -77,6 +107,8 @@ def held(directory: Path) -> Iterator[None]:
     try:
         try:
             yield
+        except TargetError:
+            raise
         except (RanknodeError, OSError) as error:
             if _is_still(directory, descriptor):
                 raise
@@ -121,14 +153,16 @@ def copy_column_files(source: Path, target: Path, suffix: str, show: Show) -> li
 
     Each is checked against its checksum on the way. One that vanishes meanwhile is not missed: its
     owner had no more use for it. One that is damaged is left out, since its owner can do without
-    it and makes it again. Returns why files were left out.
+    it and makes it again. Returns why files were left out. Raises TargetError, OSError.
     """
-    make_directory(target)
+    with writing():
+        make_directory(target)
     left_out = []
     for path in sorted(source.glob(f"*{suffix}")):
         copy = target / path.name
         try:
-            write_atomically(copy, _shown(verified_chunks(path), show))
+            with writing():
+                write_atomically(copy, _read(verified_chunks(path), show))
         except FileNotFoundError:
             _discard(copy)
         except DamagedError as error:
@@ -139,22 +173,25 @@ def copy_column_files(source: Path, target: Path, suffix: str, show: Show) -> li
 
 def _discard(copy: Path) -> None:
     """Remove what a write that was cut short has left behind."""
-    copy.with_name(copy.name + TEMPORARY_SUFFIX).unlink(missing_ok=True)
+    with writing():
+        copy.with_name(copy.name + TEMPORARY_SUFFIX).unlink(missing_ok=True)
 
 
 def copy_log(source: Path, target: Path, epoch: int, show: Show) -> LogEnd:
     """Copy the log as it is now into `target`, durably; returns where the copy ends.
 
     epoch: what the copy's next owner must be after. The log's owner may go on writing, sealing and
-    beginning segments. Raises DamagedError for a log that could not be opened, and OSError. What
-    was copied is not verified yet: see `check_log`.
+    beginning segments. Raises DamagedError for a log that could not be opened, TargetError, and
+    OSError of the log's own disk. What was copied is not verified yet: see `check_log`.
     """
-    make_directory(target)
+    with writing():
+        make_directory(target)
     log = LmdbEventLog.open_readonly(source)
     try:
         for index, (path, seal) in enumerate(log.segments):
             copy = target / path.name
-            copy.mkdir()
+            with writing():
+                copy.mkdir()
             if seal is None:
                 _copy_records(log, index, copy, epoch, show)
             else:
@@ -162,15 +199,17 @@ def copy_log(source: Path, target: Path, epoch: int, show: Show) -> LogEnd:
         end = log.last_sequence, log.last_hash
     finally:
         log.close()
-    HeadFile(target / HEAD, *end).close()
-    sync_directory(target)
+    with writing():
+        HeadFile(target / HEAD, *end).close()
+        sync_directory(target)
     return end
 
 
 def _copy_sealed(source: Path, target: Path, seal: Seal, show: Show) -> None:
     """Copy a segment that nobody writes any more, byte by byte."""
-    write_atomically(target / DATA, _shown(_chunks(source / DATA), show))
-    write_seal(target, seal)
+    with writing():
+        write_atomically(target / DATA, _read(_chunks(source / DATA), show))
+        write_seal(target, seal)
 
 
 def _copy_records(log: LmdbEventLog, index: int, target: Path, epoch: int, show: Show) -> None:
@@ -181,24 +220,34 @@ def _copy_records(log: LmdbEventLog, index: int, target: Path, epoch: int, show:
     each transaction lasts for SCAN_BYTES_MAX of records, and none takes the writer's lock.
     """
     map_bytes = 2 * (log.segments[index][0] / DATA).stat().st_size + EMPTY_SEGMENT_BYTES
-    Segment.create(target, map_bytes, epoch)
-    segment = Segment.open_live(target, map_bytes, writable=True)
+    with writing():
+        Segment.create(target, map_bytes, epoch)
+        segment = Segment.open_live(target, map_bytes, writable=True)
     try:
-        items: list[tuple[int, bytes]] = []
-        items_bytes = 0
-        for item in log.scan_segment(index):
-            items.append(item)
-            items_bytes += len(item[1])
-            if items_bytes >= SCAN_BYTES_MAX:
+        for items, items_bytes in _batches(log.scan_segment(index)):
+            with writing():
                 segment.put(items, epoch)
-                show(items_bytes)
-                items, items_bytes = [], 0
-        if items:
-            segment.put(items, epoch)
             show(items_bytes)
     finally:
         segment.close()
-    sync_directory(target)
+    with writing():
+        sync_directory(target)
+
+
+def _batches(
+    items: Iterator[tuple[int, bytes]],
+) -> Iterator[tuple[list[tuple[int, bytes]], int]]:
+    """Gather records, SCAN_BYTES_MAX or a little more at a time; each batch with its bytes."""
+    batch: list[tuple[int, bytes]] = []
+    batch_bytes = 0
+    for item in items:
+        batch.append(item)
+        batch_bytes += len(item[1])
+        if batch_bytes >= SCAN_BYTES_MAX:
+            yield batch, batch_bytes
+            batch, batch_bytes = [], 0
+    if batch:
+        yield batch, batch_bytes
 
 
 def check_log(directory: Path, end: LogEnd) -> Iterator[Record]:
@@ -236,7 +285,11 @@ def _chunks(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
-def _shown(chunks: Iterator[bytes], show: Show) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield chunk
-        show(len(chunk))
+def _read(chunks: Iterator[bytes], show: Show) -> Iterator[bytes]:
+    """Pass on what is read of a source, which whoever writes it must not take for its own error."""
+    try:
+        for chunk in chunks:
+            yield chunk
+            show(len(chunk))
+    except (OSError, DamagedError) as error:
+        raise _SourceError(error) from error

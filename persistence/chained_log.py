@@ -116,6 +116,7 @@ class ChainedLog(ABC):
         self._cache_lock = threading.Lock()
         self._cache: OrderedDict[int, tuple[Record, int]] = OrderedDict()
         self._cache_bytes = 0
+        self._damaged: dict[int, str] = {}  # by first sequence, as found: never verified again
 
     @property
     def last_sequence(self) -> int:
@@ -260,7 +261,7 @@ class ChainedLog(ABC):
             cached = self._cache.get(first_sequence)
             if cached is None:
                 data = self._fetch(first_sequence)
-                cached = (self._decoded(first_sequence, data), len(data))
+                cached = (self._decoded_once(first_sequence, data), len(data))
                 self._cache[first_sequence] = cached
                 self._cache_bytes += len(data)
             self._cache.move_to_end(first_sequence)
@@ -275,6 +276,17 @@ class ChainedLog(ABC):
                 " are there"
             )
         return record
+
+    def _decoded_once(self, first_sequence: int, data: bytes) -> Record:
+        """Decode a record, unless that found it damaged before: whoever asks may ask often."""
+        damage = self._damaged.get(first_sequence)
+        if damage is not None:
+            raise DamagedError(damage)
+        try:
+            return self._decoded(first_sequence, data)
+        except DamagedError as error:
+            self._damaged[first_sequence] = str(error)
+            raise
 
     def _decoded(self, first_sequence: int, data: bytes) -> Record:
         return decode_at(first_sequence, data, self._file_of(first_sequence))

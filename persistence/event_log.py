@@ -58,10 +58,12 @@ class _Place(NamedTuple):
 class LmdbEventLog(ChainedLog):
     """An EventLog in LMDB.
 
-    directory: the log's own, created if need be. epoch: that of the caller's ownership, higher
-    than of any owner before; None opens the log read-only, beside its writer or without one, as
-    it is at that moment, and changes nothing. strict: whether a log that lost its end, or
-    whose chain of hashes breaks, is refused; only the verifier, who reports it, does without.
+    directory: the log's own. epoch: that of the caller's ownership, higher than of any owner
+    before; None opens the log read-only, beside its writer or without one, as it is at that
+    moment, and changes nothing. create: whether its first segment is made where it has none; a
+    log that is missing is damage to everyone but who makes its board. strict: whether a log that
+    lost its end, or whose chain of hashes breaks, is refused; only the verifier, who reports it,
+    does without.
 
     claimed: whether this process may write. An owner that found the disk full may not, since it
     could not store its epoch: the log can be read, every append raises StorageFullError, and once
@@ -76,6 +78,7 @@ class LmdbEventLog(ChainedLog):
         options: LogOptions | None = None,
         epoch: int | None = None,
         *,
+        create: bool = False,
         strict: bool = True,
     ) -> None:
         super().__init__(options or LogOptions())
@@ -85,6 +88,7 @@ class LmdbEventLog(ChainedLog):
         self._segments_lock = threading.Lock()  # no environment is closed while one is read
         self._sealed_open: OrderedDict[int, Segment] = OrderedDict()
         self._sealed_checked: set[int] = set()
+        self._sealed_damaged: dict[int, str] = {}  # what walking one found; it takes long
         self._followed: tuple[int, bytes] | None = None  # where the live segment was walked to
         self._head_file: HeadFile | None = None
         self.claimed = False
@@ -95,7 +99,7 @@ class LmdbEventLog(ChainedLog):
         if epoch is None:
             self._open_as_reader(head)
         else:
-            self._open_as_owner(epoch, head)
+            self._open_as_owner(epoch, head, create)
 
     @classmethod
     def open_readonly(
@@ -233,8 +237,10 @@ class LmdbEventLog(ChainedLog):
             self.close()
             raise
 
-    def _open_as_owner(self, epoch: int, head: Head | None) -> None:
+    def _open_as_owner(self, epoch: int, head: Head | None, create: bool) -> None:
         """Become the writer, finishing what a crash left behind."""
+        if not create and not self._numbers():
+            raise DamagedError(f"{self.directory}: holds no log")
         make_directory(self.directory)
         for debris in self.directory.glob(f"*{_BUILDING_SUFFIX}"):
             shutil.rmtree(debris)
@@ -387,7 +393,7 @@ class LmdbEventLog(ChainedLog):
         if segment is None:
             checked = place.number in self._sealed_checked
             if self._strict and not checked:
-                segment = open_checked(self._path(place.number), place.seal)
+                segment = self._open_checked(place.number, place.seal)
             else:
                 segment = Segment.open_sealed(self._path(place.number), checked=checked)
             self._sealed_checked.add(place.number)
@@ -396,6 +402,17 @@ class LmdbEventLog(ChainedLog):
                 self._sealed_open.popitem(last=False)[1].close()
         self._sealed_open.move_to_end(place.number)
         return segment
+
+    def _open_checked(self, number: int, seal: Seal) -> Segment:
+        """Open a sealed segment that is walked first, once: what was found damaged stays so."""
+        damage = self._sealed_damaged.get(number)
+        if damage is not None:
+            raise DamagedError(damage)
+        try:
+            return open_checked(self._path(number), seal)
+        except DamagedError as error:
+            self._sealed_damaged[number] = str(error)
+            raise
 
     def _numbers(self) -> list[int]:
         if not self.directory.is_dir():

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 TEMPORARY_SUFFIX = ".tmp"
 MODE = 0o666  # of a new file, less what the umask takes away
+DIRECTORY_MODE = 0o777  # likewise of a new directory
+PRIVATE_MODE = 0o700  # of a directory whose content is its owner's alone
 WRITE_BYTES_MAX = 16 << 20  # a write releases the GIL; this bounds how long one call holds a buffer
 
 
@@ -35,14 +37,18 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def make_directory(directory: Path) -> None:
-    """Create `directory` and the parents that it lacks; all of them are durable on return."""
+def make_directory(directory: Path, mode: int = DIRECTORY_MODE) -> None:
+    """Create `directory` and the parents that it lacks; all of them are durable on return.
+
+    mode: the permissions of `directory` itself; one that exists keeps its own.
+    """
     missing = []
-    while not directory.is_dir():
-        missing.append(directory)
-        directory = directory.parent
+    lacking = directory
+    while not lacking.is_dir():
+        missing.append(lacking)
+        lacking = lacking.parent
     for each in reversed(missing):
-        each.mkdir(exist_ok=True)
+        each.mkdir(mode if each == directory else DIRECTORY_MODE, exist_ok=True)
         sync_directory(each)
         sync_directory(each.parent)
 
@@ -54,6 +60,16 @@ def write_at(descriptor: int, data: bytes, position: int) -> None:
         written += os.pwrite(descriptor, data[written:], position + written)
 
 
+def _create(path: Path, mode: int) -> int:
+    """Open a new file to write; whatever had its name is removed, not followed, nor reused."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags, mode)
+    except FileExistsError:
+        path.unlink()
+        return os.open(path, flags, mode)
+
+
 def write_atomically(path: Path, parts: Iterable[ReadableBuffer], mode: int = MODE) -> None:
     """Write `parts` one after another as the whole content of `path`; durable on return.
 
@@ -62,9 +78,7 @@ def write_atomically(path: Path, parts: Iterable[ReadableBuffer], mode: int = MO
     before its first byte is written.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    with open(
-        temporary, "wb", buffering=0, opener=lambda name, flags: os.open(name, flags, mode)
-    ) as file:
+    with open(_create(temporary, mode), "wb", buffering=0) as file:
         for part in parts:
             view = memoryview(part).cast("B")
             while view:

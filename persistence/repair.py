@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -383,9 +384,18 @@ def was_set_aside(log: Path) -> bool:
 
     Otherwise it was being built there, and may be incomplete.
     """
-    if not _segment_paths(log):
-        return False
+    return bool(_segment_paths(log)) and not was_built_in(log, log.parent.name)
+
+
+def was_built_in(log: Path, name: str) -> bool:
+    """Tell whether a log says that a repair has built it in the directory of that name."""
     try:
-        return read_value(log / NOTE, RepairNote).built_in != log.parent.name
-    except (DamagedError, FileNotFoundError):
-        return True
+        return read_value(log / NOTE, RepairNote).built_in == name
+    except (DamagedError, FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def remove_built(log: Path) -> None:
+    """Remove what there is of a log that was being built, its note last."""
+    for path in (*_segment_paths(log), *([log] if log.exists() else [])):
+        shutil.rmtree(path)

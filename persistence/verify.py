@@ -232,6 +232,8 @@ class _Check(Generic[AuditedT]):
                 if sealed != (self._records - records_before, self._end):
                     sealed_file = f"{LOG}/{path.name}/{SEALED}"
                     self._find(sealed_file, None, "the segment is not what was sealed")
+        if self._records == 0 and self._intact:
+            self._find(LOG, None, "does not begin with a definition")
         if progress is not None:
             progress(self._log.last_sequence, self._log.last_sequence)
 
@@ -287,7 +289,7 @@ class _Check(Generic[AuditedT]):
             log_bytes=self._log.stats.bytes,
             segments=self._log.stats.segments,
             snapshots=self._snapshot_count,
-            state_digest=self._machine.state_digest() if self._intact else None,
+            state_digest=self._machine.state_digest() if self._intact and self._records else None,
             findings=tuple(self._findings),
             lost=tuple(self._lost),
         )

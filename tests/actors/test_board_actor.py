@@ -19,6 +19,7 @@ from actors.last_words import EXIT_COMMIT_FAILED
 from actors.logged_board import LoggedBoard, create_board
 from actors.offline import verify
 from actors.questions import Ask, Change, Submit, Top, decode_replies, encode
+from persistence import chained_log
 from persistence.errors import StorageFullError
 from tests.actors.board_harness import NOW_US, SMALL, define, event, exact, read, submit
 from tests.persistence.processes import start
@@ -332,6 +333,56 @@ def test_a_full_disk_refuses_writes_only(directory, monkeypatch):
         assert verify(directory).is_sound
 
     run(scenario)
+
+
+def test_a_key_that_cannot_be_confirmed_is_refused_alone(directory, monkeypatch, caplog):
+    """A retry that needs a damaged record is refused; what is written beside it counts.
+
+    The damage is logged once and verified once, however often it is hit.
+    """
+    lookups = []
+    real = chained_log.decode_at
+
+    def decode_at(first_sequence: int, *rest: Any) -> Any:
+        lookups.append(first_sequence)
+        return real(first_sequence, *rest)
+
+    async def play() -> None:
+        actor = hosting(directory)
+        for tens in range(5):
+            await write(actor, {"events": [event(key=f"old{tens}{ones}") for ones in range(10)]})
+        assert await actor.close(WAIT_SECONDS)
+
+    async def scenario():
+        actor = hosting(directory)
+        assert (await top(actor))["entries"][0]["score"] == 50
+        monkeypatch.setattr(chained_log, "decode_at", decode_at)
+        for again in range(2):
+            batch = [*(event(key=f"old1{n}") for n in range(10)), event(key=f"new{again}")]
+            alone, together, other = await write(
+                actor,
+                event(key="old15"),
+                {"events": [*batch, event(key="old45")]},
+                event(key=f"other{again}"),
+            )
+            assert alone["code"] == "board_unavailable"
+            *refused, applied, duplicate = together["results"]
+            assert [each["code"] for each in refused] == ["board_unavailable"] * 10
+            assert (applied["status"], duplicate["status"]) == ("applied", "duplicate")
+            assert other["status"] == "applied"
+        assert (await top(actor))["entries"][0]["score"] == 54
+        await actor.close(0)
+
+    run(play)
+    data = directory / "log" / "00000001" / "data.mdb"
+    content = data.read_bytes()
+    assert b"old15" in content
+    data.write_bytes(content.replace(b"old15", b"old!5"))
+    run(scenario)
+    assert lookups.count(13) == 1
+    (told,) = [each.message for each in caplog.records if "is damaged" in each.message]
+    assert f"{data}: the record at sequence 13: " in told
+    assert not verify(directory).is_sound
 
 
 # Opening and closing

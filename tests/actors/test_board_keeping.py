@@ -11,7 +11,8 @@ from typing import Any
 from actors import board_actor
 from actors.board_actor import BoardActor
 from actors.logged_board import LoggedBoard, create_board
-from tests.actors.board_harness import DAY_US, NOW_US, SMALL, at, define, event, submit
+from actors.questions import Ask, Top, decode_replies, encode
+from tests.actors.board_harness import DAY_US, NOW_US, SMALL, at, define, event, read, submit
 from tests.actors.test_board_actor import (
     WAIT_SECONDS,
     Gate,
@@ -175,4 +176,51 @@ def test_what_closes_while_archives_are_made_again_is_sealed_too(tmp_path, monke
         assert len(list((tmp_path / "b" / "archives").iterdir())) == 2
         await actor.close(0)
 
+    run(scenario)
+
+
+def test_an_archive_that_damage_keeps_from_being_made_is_told_so(tmp_path, monkeypatch):
+    """Where the log cannot make a lost archive again, the answer says so, and nobody tries on."""
+    cup = {"name": "cup", "start": at(NOW_US), "end": at(NOW_US + DAY_US)}
+    create_board(tmp_path / "b", "b", define(periods=[cup], grace_seconds=0), NOW_US, SMALL)
+    clock = SimpleNamespace(now_us=NOW_US)
+    monkeypatch.setattr(board_actor, "_now_us", lambda: clock.now_us)
+    rebuilds = []
+    real = LoggedBoard.rebuild_archives
+    monkeypatch.setattr(
+        LoggedBoard, "rebuild_archives", lambda *each: rebuilds.append(1) or real(*each)
+    )
+
+    async def ask(actor: BoardActor) -> dict[str, Any]:
+        asks = [Ask(0, Top(False, clock.now_us, "cup", None, 10, None))]
+        (reply,) = decode_replies(await actor.read_slowly(encode(asks)))
+        return read(reply)
+
+    async def play():
+        actor = hosting(tmp_path / "b")
+        await write(actor, event(key="legible"))
+        clock.now_us += DAY_US
+        await change(actor)
+        await actor._keeper._sealing
+        assert (await ask(actor))["members"] == 1
+        assert await actor.close(WAIT_SECONDS)
+
+    async def scenario():
+        actor = hosting(tmp_path / "b")
+        await actor.open()
+        await actor._keeper._sealing
+        for _ in range(3):
+            answer = await ask(actor)
+            assert answer["code"] == "board_unavailable"
+            assert "files are damaged" in answer["detail"]
+            actor._keeper.seal_soon()
+        assert len(rebuilds) == 1
+        await actor.close(0)
+
+    run(play)
+    data = tmp_path / "b" / "log" / "00000001" / "data.mdb"
+    content = data.read_bytes()
+    assert b"legible" in content
+    data.write_bytes(content.replace(b"legible", b"illegib"))
+    shutil.rmtree(tmp_path / "b" / "archives")
     run(scenario)

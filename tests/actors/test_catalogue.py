@@ -79,3 +79,28 @@ def test_a_creation_that_failed_is_not_told(catalogue: Directory, fail_syncs):
     fail_syncs(False)
     catalogue.create("b", define(), NOW_US)
     assert catalogue.listing("b").board == "b"
+
+
+@pytest.mark.parametrize("kind", ["file", "link to a board", "link to nothing"])
+def test_what_is_no_boards_directory_is_left_alone(tmp_path: Path, kind: str, caplog):
+    """In a board's place it is no board, none is created over it, and the log names it."""
+    catalogue = Directory(tmp_path, OPTIONS)
+    catalogue.scan()
+    catalogue.create("b", define(), NOW_US)
+    foreign = tmp_path / "boards" / "foreign"
+    if kind == "file":
+        foreign.write_bytes(b"mine")
+    else:
+        foreign.symlink_to("b" if kind == "link to a board" else "nothing")
+    before = sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    found = Directory(tmp_path, OPTIONS)
+    found.scan()
+    found.refresh("foreign")
+    assert (found.listings.keys(), found.damaged) == ({"b"}, set())
+    assert code_of(found, "foreign") == "board_not_found"
+    with pytest.raises(Refusal) as refusal:
+        found.create("foreign", define(), NOW_US)
+    assert refusal.value.code == "board_unavailable"
+    assert sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+    told = f"{foreign} is no board's directory and is left alone"
+    assert [record.message for record in caplog.records] == [told] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from persistence.errors import DamagedError, StorageFullError
 from persistence.event_log import LmdbEventLog
 from persistence.ownership import last_epoch
 from persistence.records import EventsRecord
+from persistence.snapshot import read_snapshot, write_snapshot
 from tests.actors.board_harness import SMALL, event, statuses
 from tests.actors.board_process import BoardProcess
 
@@ -238,6 +240,68 @@ def test_damaged_snapshots_and_archives_are_left_out(owner, tmp_path):
     opened.close()
 
 
+def test_files_in_each_others_place_are_left_out(owner, tmp_path):
+    """Whole files that are not this board's, or not what their name says, are left out by name."""
+    (tmp_path / "other").mkdir()
+    other = BoardProcess(
+        tmp_path / "other", START, aggregation="sum", periods=["all_time", "daily"]
+    )
+    for process in (other, owner):
+        process.add(35)
+        process.do(f"board.at(board.now_us + {DAY_US})")
+        process.do("board.seal()")
+        process.do("board.snapshot()")
+        process.end()
+    snapshots, archives = (
+        sorted((owner.directory / part).iterdir()) for part in ("snapshots", "archives")
+    )
+    foreign = {
+        snapshots[0]: next((other.directory / "snapshots").iterdir()),
+        archives[0]: next((other.directory / "archives").iterdir()),
+    }
+    shutil.copy(archives[1], owner.directory / "archives" / "stray.7.archive")
+    shutil.copy(foreign[archives[0]], owner.directory / "archives" / foreign[archives[0]].name)
+    shutil.copy(snapshots[1], snapshots[0])
+    target = tmp_path / "copies" / "b"
+    copy = copied(owner, target)
+    assert sorted(why.partition(": ")[0] for why in copy.left_out) == sorted(
+        str(owner.directory / part)
+        for part in (
+            f"snapshots/{snapshots[0].name}",
+            f"archives/{foreign[archives[0]].name}",
+            "archives/stray.7.archive",
+        )
+    )
+    assert verify(target).findings == ()
+
+
+@pytest.mark.parametrize("header", ["identity", "log_hash"])
+def test_a_snapshot_of_another_history_is_left_out(owner, tmp_path, header):
+    """A whole snapshot of the right name, but of another board or another history, is left out."""
+    owner.end()
+    path = max((owner.directory / "snapshots").iterdir())
+    found = read_snapshot(path)
+    said = {"identity": ["b", "?", b"", 0], "log_hash": bytes(16)}
+    assert header in found.header
+    changed = found.header | {header: said[header]}
+    write_snapshot(path.parent, found.sequence, changed, list(found.columns.items()))
+    copy = copied(owner, tmp_path / "copies" / "b")
+    assert [str(path) in why for why in copy.left_out] == [True]
+    assert verify(tmp_path / "copies" / "b").findings == ()
+
+
+def test_a_log_behind_its_snapshots_is_refused(owner, tmp_path):
+    """A log that was put back, whose board would not come up, is not copied as a sound one."""
+    shutil.copytree(owner.directory / "log", tmp_path / "before")
+    owner.add(5)
+    owner.do("board.snapshot()")
+    owner.end()
+    shutil.rmtree(owner.directory / "log")
+    shutil.copytree(tmp_path / "before", owner.directory / "log")
+    with pytest.raises(DamagedError, match="the last commits are lost"):
+        copied(owner, tmp_path / "copies" / "b")
+
+
 def test_another_boards_log_is_refused(owner, tmp_path):
     """A directory that holds the log of a board of another name is not copied as that board."""
     owner.end()
@@ -256,7 +320,7 @@ def test_a_full_disk_is_noticed_before_anything_is_written(owner, tmp_path, monk
 
 
 def test_planted_faults_of_order_are_noticed(owner, tmp_path, monkeypatch):
-    """The check of these tests fails for a log that is copied first, and for a lost event."""
+    """A log that is copied first is refused; the check of these tests fails for a lost event."""
     columns, log = copying.copy_column_files, copying.copy_log
 
     def late(source, target, *rest):
@@ -274,9 +338,8 @@ def test_planted_faults_of_order_are_noticed(owner, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(copying, "copy_column_files", late)
         patch.setattr(copying, "copy_log", log_first)
-        copy = copied(owner, tmp_path / "one" / "b")
-    with pytest.raises(AssertionError):
-        check(owner, tmp_path / "one" / "b", copy, acknowledged)
+        with pytest.raises(DamagedError, match="but the log ends at"):
+            copied(owner, tmp_path / "one" / "b")
     copy = copied(owner, tmp_path / "two" / "b")
     with pytest.raises(AssertionError):
         check(owner, tmp_path / "two" / "b", copy, [*acknowledged, "never sent"])

@@ -140,6 +140,7 @@ def test_one_bound_stands_for_every_key():
         ("key_retention_days", 1.5),
         ("keep_closed_periods", -1),
         ("min_value", "1"),
+        ("min_value", [1] * 5),
         ("min_value", True),
         ("min_value", {}),
         ("min_value", [1, 2]),

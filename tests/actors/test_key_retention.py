@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.actors.board_harness import DAY_US, NOW_US, change, event, in_memory, statuses
+from tests.actors.board_harness import DAY_US, NOW_US, change, event, in_memory, statuses, submit
 
 SECOND_US = 1_000_000
 
@@ -122,3 +122,25 @@ def test_backfill_takes_any_past():
     assert statuses(host, future) == ["occurred_in_future"]
     change(host, mode="live")
     assert statuses(host, event(key="m", occurred_at=0)) == ["event_too_old"]
+
+
+def test_a_clock_that_is_behind_says_so():
+    """Without occurred_at an event is too old only by the clock, and the refusal says that."""
+    host = in_memory(key_retention_days=1)
+    for days in (9, 20):
+        ahead_us = NOW_US + days * DAY_US
+        assert statuses(host, event(key=f"{days}"), now_us=ahead_us) == ["applied"]
+    given = submit(host, event(key="l", occurred_at=NOW_US))
+    assert (given["code"], given["detail"][:11]) == ("event_too_old", "occurred_at")
+    not_given = submit(host, event(key="l"))
+    assert (not_given["code"], not_given["detail"][:16]) == ("event_too_old", "the node's clock")
+
+
+def test_a_clock_that_is_ahead_forgets_what_a_retry_needs():
+    """While it is ahead by more than the retention a retry counts again, unless it says when."""
+    host = in_memory(key_retention_days=1)
+    dated = event(key="dated", occurred_at=NOW_US)
+    assert statuses(host, event(key="k"), dated) == ["applied"] * 2
+    ahead_us = NOW_US + 9 * DAY_US
+    assert statuses(host, event(key="other"), now_us=ahead_us) == ["applied"]
+    assert statuses(host, event(key="k"), dated, now_us=ahead_us) == ["applied", "event_too_old"]

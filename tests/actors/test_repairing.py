@@ -12,9 +12,10 @@ import pytest
 
 from actors.definition import Definition
 from actors.offline import read_events, verify
-from actors.repairing import DROPPED, RepairPlan, carry_out, plan_repair
+from actors.repairing import DROPPED, UNFINISHED, RepairPlan, carry_out, plan_repair
 from node.transfer import event_line
 from persistence.errors import DamagedError
+from persistence.event_log import LmdbEventLog
 from persistence.files import write_atomically
 from persistence.ownership import Ownership
 from persistence.records import Event
@@ -155,6 +156,41 @@ def test_a_repair_that_was_made_is_not_made_again(played):
     assert len(verify(directory).lost) == 1  # the first loss lies within the second
 
 
+@pytest.mark.parametrize("kept", [{DROPPED}, {DROPPED, "log"}, {"snapshots"}, {DROPPED, "notes"}])
+def test_what_a_user_left_of_an_earlier_repair_is_kept(played, kept):
+    """Whatever was removed by hand of what was set aside, a later repair leaves the rest alone."""
+    directory, _ = played
+    damage(directory)
+    plan = repair(directory)
+    assert {path.name for path in plan.aside.iterdir()} >= {DROPPED, "log", "snapshots"}
+    (plan.aside / "notes").write_text("for later")
+    for path in plan.aside.iterdir():
+        if path.name not in kept:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    left = contents(plan.aside)
+    assert left
+    damage(directory, b"3/Ada", b"3/Adb")
+    assert repair(directory, NOW_US + 1).damage is not None
+    assert contents(plan.aside) == left
+
+
+def test_an_unfinished_directory_with_anything_else_in_it_is_kept(played):
+    """Only what a repair itself builds is removed with what it left unfinished."""
+    directory, _ = played
+    mine, unfinished, empty = (directory / f"damaged-{name}" for name in ("a", "b", "c"))
+    for path in (mine, unfinished):
+        path.mkdir()
+        (path / UNFINISHED).touch()
+        (path / DROPPED).write_text("{}")
+    (mine / "notes").write_text("for later")
+    empty.mkdir()
+    damage(directory)
+    repair(directory)
+    assert (mine / DROPPED).exists()
+    assert not unfinished.exists()
+    assert not empty.exists()
+
+
 def test_what_follows_from_the_log_is_made_again(played):
     """Damaged snapshots, archives, listing, head and owner cost nothing, and the log stays."""
     directory, now_us = played
@@ -243,6 +279,28 @@ def test_a_board_without_any_definition_is_refused(played):
     assert contents(directory / "log") == before
 
 
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_board_without_its_log_is_found_and_repaired(played, planted):
+    """A log that is gone, or empty, is a finding; the next begins with a snapshot's definition."""
+    directory, now_us = played
+    shutil.rmtree(directory / "log")
+    if planted:
+        LmdbEventLog(directory / "log", OPTIONS.log, epoch=9, create=True).close()
+    what = "does not begin with a definition" if planted else "holds no log"
+    with pytest.raises(DamagedError, match=what):
+        reopened(directory, now_us)
+    assert (directory / "log").exists() == planted
+    report = verify(directory)
+    assert f"log: {what}" in [str(each) for each in report.findings]
+    assert report.state_digest is None
+    plan = repair(directory)
+    assert plan.lost is not None
+    assert verify(directory).is_sound
+    board = reopened(directory, now_us)
+    assert board.send([5, 5], now_us, key="next")["sequence"] > plan.lost[1]
+    board.close()
+
+
 def test_another_boards_log_is_not_repaired(played):
     """A directory that holds another board's log is left as it is."""
     directory, _ = played
@@ -253,10 +311,14 @@ def test_another_boards_log_is_not_repaired(played):
 
 
 def test_a_kill_leaves_the_damaged_board_or_the_repaired_one(played):
-    """Wherever a repair is killed, the log is the damaged or the repaired one; again ends it."""
+    """Wherever a repair is killed, the log is the damaged or the repaired one; again ends it.
+
+    Then what was dropped lies beside the damaged log, once and whole, and nothing is half built.
+    """
     directory, now_us = played
     damage(directory)
     damaged = contents(directory / "log")
+    dropped = written_events(directory, now_us)
     seen = []
     with fast_directory() as fast, start(KILLED_REPAIRS) as killer:
         scratch = fast / "scratch" / "b"
@@ -276,9 +338,19 @@ def test_a_kill_leaves_the_damaged_board_or_the_repaired_one(played):
             repair(scratch, NOW_US + 1)
             assert verify(scratch).findings == ()
             assert contents_of_logs_set_aside(scratch) == [damaged]
+            assert [path.read_bytes() for path in scratch.rglob(DROPPED)] == [dropped]
+            assert not list(scratch.rglob(f"{UNFINISHED}*"))
     assert exit_code == 0
     assert seen == sorted(seen, reverse=True)  # damaged until one step, repaired from there on
     assert {True, False} == set(seen)
+
+
+def written_events(board: Path, now_us: int) -> bytes:
+    """Return what a repair writes of the events that it drops."""
+    plan = plan_repair(board, now_us)
+    path = board.with_name(DROPPED)
+    write_events(path, plan.definition, plan.events())
+    return path.read_bytes()
 
 
 def contents_of_logs_set_aside(board: Path) -> list[dict[str, bytes]]:

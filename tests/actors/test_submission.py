@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from actors import submission
 from actors.definition import render_number
 from actors.errors import Refusal
 from actors.questions import Submit
@@ -185,6 +186,41 @@ def test_anything_may_stand_in_an_events_place():
         assert found[0] == found[-1]
         assert isinstance(found[0], Cells)
         assert [code_of(each) for each in found[1:-1]] == ["invalid_field"] * len(rubbish)
+
+
+LISTS = [(lambda items: json.dumps(items).encode(), False), (msgpack.packb, True)]
+
+
+@pytest.mark.parametrize(("pack", "packed"), LISTS, ids=["JSON", "MessagePack"])
+@pytest.mark.parametrize("item", [None, 1, {}, GOOD], ids=["null", "number", "map", "event"])
+def test_too_long_a_batch_costs_one_refusal(pack, packed, item, monkeypatch):
+    """A batch above the bound is refused as a whole, without looking at what is in it."""
+    made: list[str] = []
+
+    def counted(field: str, detail: str) -> Refusal:
+        made.append(detail)
+        return Refusal("invalid_field", detail, field=field)
+
+    monkeypatch.setattr(submission, "invalid_field", counted)
+    assert refusal(pack({"events": [item] * 5_001}), packed) == ("invalid_field", "events")
+    assert made == ["at most 5000 at once"]
+
+
+@pytest.mark.parametrize(("pack", "packed"), LISTS, ids=["JSON", "MessagePack"])
+def test_too_long_a_list_of_numbers_is_not_read(pack, packed, monkeypatch):
+    """Of a list with more numbers than any board has keys none is read."""
+    read: list[bytes] = []
+
+    def counted(raw: msgspec.Raw, packed: bool) -> bytes:
+        read.append(number_text(raw, packed))
+        return read[-1]
+
+    monkeypatch.setattr(submission, "number_text", counted)
+    assert submission.numbers(msgspec.Raw(pack([1] * 5)), packed) == []
+    assert read == []
+    assert submission.numbers(msgspec.Raw(pack([1] * 4)), packed) == [b"1"] * 4
+    (found,) = shaped(pack(event("m", [1] * 5, "k")), packed, (0, 0))
+    assert found.detail == "value: a list of 2 numbers is expected"
 
 
 MESSAGEPACK_RUBBISH = {

@@ -21,7 +21,7 @@ from node.access import Access, Caller, Head, check_reach
 from node.config import Config, ConfigError
 from node.gateway import Gateway
 from node.key_file import FILE, KeyFile, KeysUnreadableError
-from node.keys import Credential, Scope, covers, hash_of, new_secret
+from node.keys import RATE_MIN, Credential, Scope, covers, hash_of, new_secret
 from node.routes import ROUTES, Route
 from tests.node.fake_boards import NOW_US, FakeBoards, Raw, call, check_problem, serving
 from tests.node.key_samples import add_key, add_signing_key, change_key, revoke, signed
@@ -477,6 +477,24 @@ def test_a_refusal_by_rate_says_when_to_come_back(tmp_path: Path) -> None:
     check_problem(failed, 401, "unauthenticated")
     check_problem(by_address, 429, "rate_limited")
     assert by_address.headers["retry-after"] == "1"
+
+
+def test_the_lowest_rate_asks_for_a_wait_that_is_bounded(tmp_path: Path) -> None:
+    """However low a rate may be set, a refusal by it is a 429 with a time that can be waited."""
+    key = add_key(tmp_path, "read", requests_per_second=RATE_MIN)
+    settings = {"auth_failures_burst": 1, "auth_failures_per_second": RATE_MIN}
+
+    async def run() -> list[Raw]:
+        async with serving(FakeBoards(), tmp_path, **settings) as gateway:
+            return [
+                await call(gateway.port, "GET", "/v1/boards/a/top", Authorization=text)
+                for text in (f"Bearer {key}", f"Bearer {key}", "Bearer x", "Bearer x")
+            ]
+
+    _, by_key, _, by_address = asyncio.run(run())
+    for answer in (by_key, by_address):
+        check_problem(answer, 429, "rate_limited")
+        assert int(answer.headers["retry-after"]) <= 1_000
 
 
 # What a call knows of its caller

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import re
 import shutil
@@ -9,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,9 @@ from node import key_file
 from node.cli import main
 from node.commands import BOARDS
 from persistence import backup
+from persistence.errors import CommitFailedError, DamagedError
 from persistence.event_log import LmdbEventLog
+from persistence.segments import Segment
 from tests.actors.board_harness import NOW_US, SMALL, define, event, statuses
 from tests.node.test_windows import cup, fill, listed
 from tests.running_node import RANKNODE, RunningNode, wait_until
@@ -296,9 +300,85 @@ def test_a_full_disk_ends_the_backup(
     assert "copy.partial is under way, or left" in again.stderr
 
 
-@pytest.mark.parametrize("target", ["data/boards/x", "data/boards", "there"])
+def failing(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: Exception, place: Path
+) -> list[str]:
+    """Let a function fail for whatever lies below `place`; returns a list of what failed."""
+    function, fired = getattr(owner, name), []
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        if any(str(getattr(each, "directory", each)).startswith(str(place)) for each in arguments):
+            fired.append(name)
+            raise error
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, fail)
+    return fired
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (backup, "make_directory"), (backup, "write_atomically"), (backup, "write_seal"),
+        (backup, "HeadFile"), (backup, "sync_directory"), (Segment, "create"), (Segment, "put"),
+        (Segment, "open_live"), (copying, "check_log"), (copying, "leave_epoch"),
+        (copying, "write_listing"), (copying, "file_bytes"), (copying, "list_snapshots"),
+    ],
+)  # fmt: skip
+def test_an_error_of_the_target_ends_the_backup(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    """Where the target fails, whatever the error, no backup gets its name for all but a board."""
+    error: Exception = OSError(errno.EIO, "Input/output error")
+    if owner is Segment:
+        error = (DamagedError if name == "open_live" else CommitFailedError)("Input/output error")
+    place = tmp_path / "copy.partial" / BOARDS / "b"
+    fired = failing(monkeypatch, owner, name, error, place)
+    result = invoke("backup", tmp_path / "copy", "--data", data)
+    assert result.exit_code == 1
+    assert fired == [name]
+    assert "Input/output error" in result.stderr
+    assert f"The broken backup is left in {tmp_path}/copy.partial; remove it." in result.stderr
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize("name", ["verified_chunks", "_chunks"])
+def test_an_error_of_the_source_leaves_its_board_out(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A board whose files cannot be read is named and left out, whole; the others are copied."""
+    chunks, fired = getattr(backup, name), []
+
+    def broken(path: Path) -> Iterator[bytes]:
+        yield from itertools.islice(chunks(path), 1)
+        if path.is_relative_to(data / BOARDS / "b"):
+            fired.append(name)
+            raise OSError(errno.EIO, "Input/output error")
+        yield from itertools.islice(chunks(path), 1, None)
+
+    monkeypatch.setattr(backup, name, broken)
+    result = invoke("backup", tmp_path / "copy", "--data", data)
+    assert result.exit_code == 1
+    assert fired == [name]
+    assert "b: not copied: [Errno 5] Input/output error" in result.stdout
+    assert sorted(path.name for path in (tmp_path / "copy" / BOARDS).iterdir()) == ["a", "c"]
+    assert invoke("verify", tmp_path / "copy").exit_code == 0
+
+
+def test_what_was_not_copied_is_named_at_its_source(data: Path, tmp_path: Path) -> None:
+    """A user is told of the files that they have, not of those in a directory that goes away."""
+    (data / BOARDS / "b").rename(data / BOARDS / "d")
+    result = invoke("backup", tmp_path / "copy", "--data", data)
+    assert result.exit_code == 1
+    assert f"d: not copied: {data / BOARDS / 'd'}: holds no log of a board" in result.stdout
+    assert "partial" not in result.output
+
+
+@pytest.mark.parametrize(
+    "target", ["data/boards/x", "data/boards", "data/deleted/x", "data/x", "there"]
+)
 def test_a_target_in_the_way_is_refused(data: Path, tmp_path: Path, target: str) -> None:
-    """A target that exists, or lies among the boards, is refused before anything is written."""
+    """A target that exists, or lies in the data, is refused before anything is written."""
     (tmp_path / "there").mkdir()
     before = sorted(tmp_path.rglob("*"))
     result = invoke("backup", tmp_path / target, "--data", data)

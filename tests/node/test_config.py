@@ -45,6 +45,8 @@ def test_the_defaults_are_valid() -> None:
         ('data_directory = ""', "data_directory"),
         ("signature_seconds_max = 0", "signature_seconds_max"),
         ("key_requests_per_second = 0", "key_requests_per_second"),
+        ("key_requests_per_second = 1e-310", "key_requests_per_second"),
+        ("auth_failures_per_second = 1e-310", "auth_failures_per_second"),
         ("auth_failures_burst = 0.5", "auth_failures_burst"),
         ("queue_bytes_max = 1", "body_bytes_max"),
         ("call_items_max = 5000", "call_items_max"),

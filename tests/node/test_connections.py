@@ -48,6 +48,8 @@ HELPER_DESCRIPTORS = 100  # what the process that holds them needs besides
         (b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431, "headers_too_large"),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 5000 + b"\r\n\r\n", 431, "headers_too_large"),
         (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 100 + b"\r\n", 400, "malformed_request"),
+        (b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n", 400, "malformed_request"),
+        (b"GET /healthz HTTP/0.9\r\nHost: x\r\n\r\n", 400, "malformed_request"),
         (b"\x16\x03\x01\x02\x00", 400, "malformed_request"),
     ],
 )

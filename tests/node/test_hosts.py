@@ -48,6 +48,25 @@ def test_a_rebound_name_is_refused(host: str) -> None:
     assert boards.calls == []
 
 
+@pytest.mark.parametrize(
+    ("authority", "status"),
+    [("localhost:8080", 200), ("[::1]", 200), ("evil.example", 403), ("a@127.0.0.1", 403)],
+)
+def test_a_host_in_the_target_is_checked_too(authority: str, status: int) -> None:
+    """A target that is a whole URL names a host as well, whatever the Host header says."""
+
+    async def run() -> Raw:
+        request = (
+            f"GET http://{authority}{TOP} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        )
+        async with serving(boards, hosts_allowed=()) as gateway:
+            return await exchange(gateway.port, request.encode() + b"\r\n")
+
+    boards = FakeBoards()
+    assert asyncio.run(run()).status == status
+    assert len(boards.calls) == (status == 200)
+
+
 def test_a_name_can_be_allowed() -> None:
     """hosts_allowed adds names, in any case and with any port, and only those."""
     for host, status in ((b"ranks.lan", 200), (b"RANKS.lan:81", 200), (b"x.ranks.lan", 403)):

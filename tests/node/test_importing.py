@@ -146,6 +146,20 @@ def test_a_board_that_is_there_keeps_its_definition() -> None:
     assert boards.changes == []
 
 
+def test_a_board_that_stays_in_backfill_is_noted() -> None:
+    """An import into a board that is in backfill mode, as after a repair, says how that ends."""
+    boards = made()
+    boards.current["b"]["mode"] = "backfill"
+    for _ in range(2):
+        summary = run_import(boards, [HEADER, event(1)])
+        assert "b is in backfill mode" in summary.notes[-1]
+        assert "--backfill" in summary.notes[-1]
+    assert boards.changes == []
+    assert len(run_import(boards, [HEADER, event(1)], backfill=True).notes) == 1
+    assert boards.current["b"]["mode"] == "live"
+    assert len(run_import(boards, [HEADER, event(1)]).notes) == 1
+
+
 LIVE, BACKFILL = b'{"mode":"live"}', b'{"mode":"backfill"}'
 
 

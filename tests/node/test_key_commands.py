@@ -114,7 +114,10 @@ def test_a_key_is_for_all_boards_unless_it_is_said(data: Path) -> None:
         (["--scope", "read", "--source", "s"], "source"),
         (["--scope", "submit", "--source", "x" * 65], "source"),
         (["--scope", "read", "--name", "a\tb"], "name"),
+        (["--scope", "read", "--boards", "["], "boards"),
+        (["--scope", "read", "--boards", "-*"], "boards"),
         (["--scope", "read", "--rate", "0"], "requests_per_second"),
+        (["--scope", "read", "--rate", "1e-310"], "requests_per_second"),
         (["--scope", "read", "--rate", "x"], "rate"),
         (["--scope", "admin", "--sign"], "cannot sign"),
         (["--scope", "read", "--sign", "--public-key", "x"], "sign"),
@@ -289,11 +292,33 @@ def test_without_keys_there_is_nothing_to_change(command: list[str], tmp_path: P
     assert command == ["list"] or "no such key" in result.stderr
 
 
-def test_a_list_of_no_directory_is_an_error(tmp_path: Path) -> None:
-    """A directory that is not there is one line, and is not made."""
-    result = invoke(tmp_path / "none", "list", expected=1)
+@pytest.mark.parametrize("command", [["list"], ["rotate", "0" * 12], ["revoke", "0" * 12]])
+def test_no_directory_is_an_error(command: list[str], tmp_path: Path) -> None:
+    """A directory that is not there is one line, and only `key create` makes it."""
+    result = invoke(tmp_path / "none", *command, expected=1)
     assert "is no directory" in result.stderr
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["create", "--scope", "read"], ["list"], ["rotate", "x"], ["revoke", "x"]]
+)
+def test_an_empty_directory_is_not_the_current_one(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty `--data` is refused, and nothing is made where the command was run."""
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["key", *command, "--data", ""])
+    assert result.exit_code == 2
+    assert "--data" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_key_says_where_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`key create` names the file in full, so that a directory made by mistake is seen."""
+    monkeypatch.chdir(tmp_path)
+    result = invoke(Path("tpyo"), "create", "--scope", "read", COLUMNS="400")
+    assert f"in {tmp_path.resolve() / 'tpyo' / FILE}:" in result.stderr
 
 
 @pytest.mark.parametrize("overlap", ["12", "h", "-1h", "1w", "1.5h", "", "9999999d", "1 h"])
@@ -320,6 +345,19 @@ def test_a_running_node_sees_what_a_command_did(data: Path, clock: list[int]) ->
 
 
 # The commands that call a node
+
+
+@pytest.mark.parametrize("key", ["rnk_secret\n", "rnk_\r\nX: secret", "secret key", "rnk_ß-secret"])
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_a_key_that_no_header_holds_is_one_line(key: str, by: str) -> None:
+    """A key with a line's end, a space or no ASCII is refused unsent, and not repeated."""
+    options = ["--key", key] if by == "option" else []
+    result = CliRunner().invoke(main, ["top", "b", *options], env={API_KEY: key})
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert result.stderr.startswith("Error: the key (--key or RANKNODE_KEY)")
+    assert result.stderr.count("\n") == 1
+    assert "secret" not in result.output
 
 
 def against(data: Path, *arguments: str, **environment: str | None) -> Result:

@@ -5,12 +5,15 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from actors.definition import BOARD_ID
 from node import key_file
 from node.key_file import FILE, KeyFile, KeysError, KeysUnreadableError, changing_keys, read_keys
 from node.keys import (
@@ -20,6 +23,7 @@ from node.keys import (
     Key,
     Scope,
     bearer,
+    can_cover,
     covers,
     hash_of,
     new_id,
@@ -27,6 +31,7 @@ from node.keys import (
     opens,
     read_bearer,
 )
+from persistence.files import TEMPORARY_SUFFIX
 from tests.node.fake_boards import NOW_US
 from tests.node.key_samples import add_key, change_key, revoke
 
@@ -110,7 +115,8 @@ def test_an_unknown_key_is_compared_too(monkeypatch: pytest.MonkeyPatch) -> None
         ("scope", Scope.OPEN), ("boards", ()), ("boards", ("a",) * (PATTERNS_MAX + 1)),
         ("boards", ("",)), ("boards", ("A*",)), ("boards", ("a" * 65,)), ("boards", ("a b",)),
         ("boards", ("a/*",)), ("source", ""), ("source", "x" * 65), ("source", "e\u0301"),
-        ("requests_per_second", 0.0), ("requests_per_second", -1.0),
+        ("requests_per_second", 0.0), ("requests_per_second", 1e-310),
+        ("requests_per_second", -1.0),
         ("requests_per_second", float("nan")), ("requests_per_second", float("inf")),
         ("requests_per_second", 1e7),
         ("credentials", (Credential(b"x" * 32),) * (CREDENTIALS_MAX + 1)),
@@ -144,6 +150,24 @@ def test_what_contradicts_itself_is_refused() -> None:
 def test_patterns_cover_whole_ids(patterns: tuple[str, ...], board: str, covered: bool) -> None:
     """A pattern is a glob over the whole id; any of several is enough, none is none."""
     assert covers(patterns, board) is covered
+
+
+@pytest.mark.parametrize(
+    ("pattern", "possible"),
+    [
+        ("*", True), ("arena-*", True), ("*-x", True), ("?_", True), ("[a-]b", True),
+        ("[!a]*", True), ("[]a]", True), ("[", False), ("a[b", False), ("[]", False),
+        ("[!]", False), ("a!", False), ("]", False), ("-a", False), ("_*", False),
+        ("[_-]*", False), ("[b-a]", False), ("*[!a-z0-9_-]*", False),
+    ],
+)  # fmt: skip
+def test_a_pattern_can_cover_an_id_or_it_cannot(pattern: str, possible: bool) -> None:
+    """A pattern is known to match no id there could be; short ids are asked one by one here."""
+    characters = "".join(map(chr, range(33, 127)))
+    texts = [*characters, *map("".join, product(characters, repeat=2)), "arena-1", "a-x"]
+    matching = [each for each in texts if BOARD_ID.fullmatch(each) and covers((pattern,), each)]
+    assert can_cover(pattern) is possible
+    assert bool(matching) is possible
 
 
 # The file
@@ -272,6 +296,43 @@ def test_a_damaged_key_is_refused(change: dict[str, Any], tmp_path: Path) -> Non
     (tmp_path / FILE).write_text(json.dumps(file))
     with pytest.raises(KeysUnreadableError):
         KeyFile(tmp_path).current()
+
+
+def lead_nowhere(path: Path) -> None:
+    path.symlink_to(path.with_name("nothing"))
+
+
+@pytest.mark.parametrize("make", [lead_nowhere, os.mkfifo, Path.mkdir])
+def test_what_is_no_file_of_keys_is_not_taken_for_none(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """A link that leads nowhere, a pipe, a directory: nobody is let in, and nothing waits."""
+    make(tmp_path / FILE)
+    with pytest.raises(KeysUnreadableError):
+        KeyFile(tmp_path).current()
+    with pytest.raises((KeysError, IsADirectoryError)):
+        read_keys(tmp_path)
+    with pytest.raises((KeysError, IsADirectoryError)):
+        add_key(tmp_path, "read")
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_keys_are_not_written_through_what_was_left_behind(tmp_path: Path) -> None:
+    """A file of the temporary name is not followed, and its mode not taken over."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"kept")
+    data = tmp_path / "data"
+    data.mkdir()
+    temporary = data / f"{FILE}{TEMPORARY_SUFFIX}"
+    temporary.symlink_to(elsewhere)
+    add_key(data, "read")
+    assert elsewhere.read_bytes() == b"kept"
+    temporary.touch(0o666)
+    temporary.chmod(0o666)
+    add_key(data, "read")
+    assert (data / FILE).stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in data.iterdir()] == [FILE]
+    assert len(read_keys(data)) == 2
 
 
 def test_a_key_that_is_there_twice_is_damage(tmp_path: Path) -> None:

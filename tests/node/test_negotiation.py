@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.errors import Refusal
-from node.negotiation import decode, parse_query, split_target, wants_packed
+from node.negotiation import decode, parse_query, read_authority, split_target, wants_packed
 from node.router import Router
 from node.routes import ROUTES
 
@@ -35,6 +35,26 @@ def test_any_member_survives_a_path(member: str) -> None:
     assert route.name == "member"
     assert parameters == {"board": "b", "member": member}
     assert query == "limit=1"
+
+
+@pytest.mark.parametrize(
+    ("target", "authority", "path", "query"),
+    [
+        ("http://b/v1/boards?x=1", "b", "/v1/boards", "x=1"),
+        ("a://b?/v1/boards", "b", "/", "/v1/boards"),
+        ("a://b#/v1/boards", "b", "/#/v1/boards", ""),
+        ("a://b", "b", "/", ""),
+        ("a:///v1/boards", "", "/v1/boards", ""),
+        ("://b/v1/boards", None, "://b/v1/boards", ""),
+        ("/a://b/c", None, "/a://b/c", ""),
+    ],
+)
+def test_a_target_that_is_a_url_is_read_as_one(
+    target: str, authority: str | None, path: str, query: str
+) -> None:
+    """A URL's host ends at the first of `/`, `?` and `#`, so no query passes for a path."""
+    assert read_authority(target) == authority
+    assert split_target(target) == (path, query)
 
 
 @settings(database=None)

@@ -186,6 +186,22 @@ def test_a_copy_that_lags_behind_the_node_is_told(node: RunningNode, tmp_path: P
     assert node.stop() == 0
 
 
+def test_a_node_that_lags_behind_the_log_is_told(
+    node: RunningNode, make_node: MakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node over an older copy of the data is said to lag, or to serve another directory."""
+    monkeypatch.setattr("node.client.ATTEMPTS_MAX", 2)
+    copy = ["backup", str(tmp_path / "other"), "--data", str(node.data)]
+    assert CliRunner().invoke(main, copy).exit_code == 0
+    post(node, 1)
+    other = make_node("other").start()
+    result = rebuild(node, "--url", other.url)
+    assert result.exit_code == 1
+    assert "it lags behind, or serves another directory" in result.stderr
+    assert other.stop() == 0
+    assert node.stop() == 0
+
+
 def test_a_node_with_keys_is_asked_with_one(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ LOOPBACK = {
     "00000000000000000000000001000000",  # ::1
 }
 LISTENING = "0A"
+EXIT_RAY_LOST = 75
 
 MakeNode = Callable[..., RunningNode]
 
@@ -95,6 +96,41 @@ def test_clean_stop(make_node: MakeNode, tmp_path: Path) -> None:
     assert again == digest
     assert node.stop() == 0
     assert f"from snapshot {digest['sequence']}" in node.output.read_text()
+
+
+def test_other_users_reach_nothing_of_a_node(make_node: MakeNode) -> None:
+    """Ray's sockets and a node's data stand in directories that only the node's user may enter."""
+    node = make_node().start()
+    fill(node)
+    ray_directory = Path((node.data / "node.lock").read_text())
+    assert any(path.is_socket() for path in ray_directory.rglob("*")), "Ray's sockets are there"
+    for directory in (ray_directory, node.data):
+        assert directory.stat().st_mode & 0o777 == 0o700
+    assert node.stop() == 0
+    assert "other users" not in node.output.read_text()
+
+
+def test_a_data_directory_that_is_open_to_others_is_said(make_node: MakeNode) -> None:
+    """One that was there before keeps its mode, and each start says once what that means."""
+    node = make_node()
+    node.data.mkdir()
+    node.data.chmod(0o755)
+    node.start()
+    assert node.data.stat().st_mode & 0o777 == 0o755
+    assert node.stop() == 0
+    log = node.output.read_text()
+    assert log.count("is open to other users of this machine (mode 755)") == 1
+
+
+def test_a_ray_that_does_not_start_is_worth_another_try(make_node: MakeNode) -> None:
+    """Whatever Ray raises while it starts, the node says so, leaves nothing and ends with 75."""
+    node = make_node()
+    node.environment["RAY_OVERRIDE_RESOURCES"] = "not JSON"  # which makes `ray.init` raise
+    node.launch()
+    assert node.process.wait(60) == EXIT_RAY_LOST
+    assert "Ray did not start" in node.output.read_text()
+    wait_until(lambda: not node.processes(), 1, "nothing is left running")
+    assert not Path((node.data / "node.lock").read_text()).exists()
 
 
 def test_interrupted_from_the_terminal(make_node: MakeNode) -> None:

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from actors.logged_board import create_board
 from actors.repairing import DROPPED
 from node import runtime
 from node.cli import main
 from node.runtime import DataLock
+from persistence.ownership import Ownership
+from tests.actors.board_harness import NOW_US, define
 from tests.actors.clocked_board import ClockedBoard
 from tests.data.logs.write import BEGINNING, DEFINITION, OPTIONS, play
 from tests.running_node import RANKNODE, RunningNode
@@ -61,9 +64,9 @@ def test_a_sound_board_is_left_alone(data):
 
 
 def test_nothing_is_repaired_without_consent(data):
-    """What would be given up is shown first; who does not agree keeps the damaged log as it is."""
+    """What would be given up is shown first; who does not agree keeps every file as it is."""
     damage(data / "boards" / "b", b"4/Ada", b"4/Adb")
-    before = contents(data / "boards" / "b" / "log")
+    before = contents(data / "boards")
     result = invoke(data, "--repair", stdin="n\n")
     assert result.exit_code == 1
     for line in (
@@ -74,8 +77,7 @@ def test_nothing_is_repaired_without_consent(data):
         "snapshots/00000000000000000047.snapshot",
     ):
         assert line in result.stdout
-    assert contents(data / "boards" / "b" / "log") == before
-    assert not list((data / "boards" / "b").glob("damaged-*"))
+    assert contents(data / "boards") == before
     assert invoke(data).exit_code == 1
 
 
@@ -106,6 +108,54 @@ def test_what_cannot_be_repaired_is_said(data):
     assert result.exit_code == 1
     assert "cannot be repaired" in result.stdout
     assert (board / DATA).read_bytes() == b""
+
+
+def test_a_board_that_cannot_be_read_holds_no_other_up(data):
+    """An error of the disk is said of its board, and the boards behind it have their turn."""
+    boards = data / "boards"
+    create_board(boards / "a", "a", define(), NOW_US, OPTIONS)
+    (boards / "a" / "owner").unlink(missing_ok=True)
+    (boards / "a" / "owner").mkdir()
+    damage(boards / "b", b"4/Ada", b"4/Adb")
+    checked = invoke(data)
+    assert checked.exit_code == 1
+    assert "a: damaged\n  [Errno 21] Is a directory" in checked.stdout
+    assert "b: damaged" in checked.stdout
+    repaired = invoke(data, "--repair", "--yes")
+    assert repaired.exit_code == 1
+    assert "cannot be repaired: [Errno 21] Is a directory" in repaired.stdout
+    assert "b: sound\n  sequences 41 to 77 were lost" in repaired.stdout
+
+
+def test_what_is_no_directory_is_left_out(data):
+    """What has a board's name and is none is said and left alone, and nothing waits for it."""
+    boards = data / "boards"
+    (boards / "a").symlink_to("nowhere")
+    (boards / "c").write_bytes(b"?")
+    (boards / "d").symlink_to("b")
+    for options in ([], ["--repair", "--yes"]):
+        result = invoke(data, *options)
+        assert (result.exit_code, result.stdout) == (0, "b: sound\n")
+        for name in "acd":
+            assert f"{name}: left out, as by a node: it is no directory" in result.stderr
+
+
+def test_a_board_that_changed_meanwhile_is_not_repaired(data, monkeypatch):
+    """What is carried out is what was shown: a plan that comes out otherwise then is refused."""
+    damage(data / "boards" / "b", b"4/Ada", b"4/Adb")
+    before = contents(data / "boards" / "b" / "log")
+    take, changed = Ownership.take, []
+
+    def taken(directory):
+        damage(directory, b"3/Ada", b"3/Adb")
+        changed.append(contents(directory / "log"))
+        return take(directory)
+
+    monkeypatch.setattr(Ownership, "take", taken)
+    result = invoke(data, "--repair", "--yes")
+    assert result.exit_code == 1
+    assert "cannot be repaired: it changed meanwhile; run this again" in result.stdout
+    assert [contents(data / "boards" / "b" / "log")] == changed != [before]
 
 
 def test_a_served_board_is_not_repaired(data, monkeypatch):

@@ -36,7 +36,7 @@ def ignore(_: int) -> None:
 def log(tmp_path: Path) -> Path:
     """Write a log of two sealed segments and a live one, and close it."""
     directory = tmp_path / "log"
-    written = LmdbEventLog(directory, SMALL, epoch=7)
+    written = LmdbEventLog(directory, SMALL, epoch=7, create=True)
     for record in history(10):
         written.append([record])
     written.close()
@@ -88,7 +88,7 @@ def test_a_copied_log_goes_on(log, tmp_path):
 
 def test_an_empty_log_is_copied(tmp_path):
     """A log without records, as a board's is for a moment, is copied as such."""
-    LmdbEventLog(tmp_path / "log", SMALL, epoch=1).close()
+    LmdbEventLog(tmp_path / "log", SMALL, epoch=1, create=True).close()
     end = copy_log(tmp_path / "log", tmp_path / "copy", 1, ignore)
     assert end == (0, bytes(16))
     assert list(check_log(tmp_path / "copy", end)) == []
@@ -243,10 +243,9 @@ def test_a_missing_directory_has_nothing_to_copy(tmp_path):
 
 
 def test_a_backup_appears_when_it_is_whole(tmp_path):
-    """A target has its name only once the block that fills it has ended."""
+    """A target has its name only once the block that fills it has ended; others cannot read it."""
     target = tmp_path / "deep" / "backup"
-    (tmp_path / "like").mkdir(mode=0o700)
-    with building(target, like=tmp_path / "like") as partial:
+    with building(target) as partial:
         assert partial.name == "backup.partial"
         assert not target.exists()
         (partial / "file").write_bytes(b"x")
@@ -258,10 +257,10 @@ def test_a_backup_appears_when_it_is_whole(tmp_path):
 def test_a_backup_that_fails_keeps_its_other_name(tmp_path):
     """After a failure nothing has the target's name, and the next attempt says what is there."""
     target = tmp_path / "backup"
-    with pytest.raises(KeyboardInterrupt), building(target, like=tmp_path):
+    with pytest.raises(KeyboardInterrupt), building(target):
         raise KeyboardInterrupt
     assert [path.name for path in tmp_path.iterdir()] == ["backup.partial"]
-    with pytest.raises(BackupExistsError, match=r"backup\.partial"), building(target, tmp_path):
+    with pytest.raises(BackupExistsError, match=r"backup\.partial"), building(target):
         raise AssertionError("it must not be begun")
 
 
@@ -275,7 +274,7 @@ def test_a_target_that_exists_is_refused(tmp_path, kind):
         target.mkdir()
     else:
         target.symlink_to("nowhere")
-    with pytest.raises(BackupExistsError, match="exists"), building(target, like=tmp_path):
+    with pytest.raises(BackupExistsError, match="exists"), building(target):
         raise AssertionError("it must not be begun")
     assert [path.name for path in tmp_path.iterdir()] == ["backup"]
 
@@ -295,7 +294,7 @@ def test_what_is_renamed_is_durable_first(tmp_path, monkeypatch):
 
     monkeypatch.setattr(backup, "sync_directory", synced)
     monkeypatch.setattr(Path, "rename", renamed)
-    with building(tmp_path / "t", like=tmp_path):
+    with building(tmp_path / "t"):
         pass
     partial = tmp_path / "t.partial"
     assert calls == [("sync", partial), ("rename", partial), ("sync", tmp_path)]

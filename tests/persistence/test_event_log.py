@@ -27,7 +27,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EventLog]:
     if request.param == "memory":
         yield MemoryEventLog(SMALL)
         return
-    opened = LmdbEventLog(tmp_path / "log", SMALL, epoch=1)
+    opened = LmdbEventLog(tmp_path / "log", SMALL, epoch=1, create=True)
     yield opened
     opened.close()
 
@@ -121,7 +121,7 @@ def test_a_small_cache_still_answers(tmp_path):
     """The cache of decoded records is bounded, and its size never changes an answer."""
     for log in (
         MemoryEventLog(LogOptions(record_cache_bytes_max=1)),
-        LmdbEventLog(tmp_path / "log", LogOptions(record_cache_bytes_max=1), epoch=1),
+        LmdbEventLog(tmp_path / "log", LogOptions(record_cache_bytes_max=1), epoch=1, create=True),
     ):
         log.append(history(5))
         for sequence in (3, 52, 4, 33, 3):

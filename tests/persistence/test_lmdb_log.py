@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ from tests.persistence.processes import start
 
 def written(directory: Path, batches: int = 12) -> list:
     """Write a log of several segments, one append per record, and return its records."""
-    log = LmdbEventLog(directory, SMALL, epoch=1)
+    log = LmdbEventLog(directory, SMALL, epoch=1, create=True)
     records = history(batches)
     for record in records:
         log.append([record])
@@ -78,9 +79,8 @@ def segments_open_max() -> int:
 
 def test_segments_rotate_before_their_map_is_full(tmp_path):
     """Large records fill the map, not the count of events; none fails for want of room."""
-    log = LmdbEventLog(
-        tmp_path / "log", LogOptions(segment_bytes_max=1 << 20, reserved_free_bytes=0), epoch=1
-    )
+    options = LogOptions(segment_bytes_max=1 << 20, reserved_free_bytes=0)
+    log = LmdbEventLog(tmp_path / "log", options, epoch=1, create=True)
     sequence = 0
     for count in (1, 900, 2_500, 2_800, 40, 2_800, 1, 1, 700) * 3:
         log.append([events(sequence + 1, count, text_bytes=100)])
@@ -110,7 +110,7 @@ def test_a_full_disk_refuses_before_writing(tmp_path):
 
 def test_reading_beside_a_writer(tmp_path):
     """A read-only log, opened while it is written, shows what there was, across rotations."""
-    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=1)
+    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=1, create=True)
     records = history(3)
     log.append(records)
     # One process may open an environment once, so the reader is another process.
@@ -144,7 +144,7 @@ def reader_process(directory: Path):
 
 def test_reads_and_appends_from_two_threads(tmp_path):
     """Events can be looked up from one thread while another appends and rotates."""
-    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=1)
+    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=1, create=True)
     log.append(history(1))
     failures: list[BaseException] = []
     done = threading.Event()
@@ -172,7 +172,7 @@ def test_reads_and_appends_from_two_threads(tmp_path):
 
 def test_a_later_owner_fences_the_earlier_one(tmp_path):
     """Once the epoch is raised, the former owner's next append fails and writes nothing."""
-    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=5)
+    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=5, create=True)
     log.append([definition()])
     # What a successor in another process does first.
     log._live.raise_epoch(6)
@@ -187,7 +187,7 @@ def test_a_later_owner_fences_the_earlier_one(tmp_path):
 
 def test_a_fenced_owner_cannot_seal(tmp_path):
     """A former owner whose segment is full neither seals it nor begins the next."""
-    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=5)
+    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=5, create=True)
     log.append(history(4))
     log._live.raise_epoch(6)
     with pytest.raises(FencedError):
@@ -232,7 +232,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
 def test_a_crash_while_rotating_is_put_right(tmp_path, monkeypatch, step):
     """Whatever step of sealing and beginning a segment is the last, the next owner goes on."""
     directory = tmp_path / "log"
-    log = LmdbEventLog(directory, SMALL, epoch=1)
+    log = LmdbEventLog(directory, SMALL, epoch=1, create=True)
     records = history(4)
     log.append(records)
     with monkeypatch.context() as patch:
@@ -260,11 +260,28 @@ def test_a_crash_while_creating_is_put_right(tmp_path, monkeypatch, step):
     with monkeypatch.context() as patch:
         crash_at(patch, step)
         with pytest.raises(KeyboardInterrupt):
-            LmdbEventLog(tmp_path / "log", SMALL, epoch=1)
-    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=2)
+            LmdbEventLog(tmp_path / "log", SMALL, epoch=1, create=True)
+    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=2, create=True)
     log.append([definition()])
     log.close()
     assert names(tmp_path / "log") == ["00000001", "head"]
+
+
+@pytest.mark.parametrize("left", ["nothing", "debris", "the head alone"])
+def test_a_log_that_is_gone_is_damage_to_its_owner(tmp_path, left):
+    """No owner begins a log in the place of one that is lost: it leaves what it found."""
+    directory = tmp_path / "log"
+    written(directory)
+    head = (directory / "head").read_bytes()
+    shutil.rmtree(directory)
+    if left != "nothing":
+        (directory / "00000001.new").mkdir(parents=True)
+    if left == "the head alone":
+        (directory / "head").write_bytes(head)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DamagedError, match="holds no log"):
+        LmdbEventLog(directory, SMALL, epoch=2)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_lost_seal_is_made_again(tmp_path):
@@ -295,7 +312,7 @@ def failing_commit(error: Exception) -> Callable[[lmdb.Transaction], None]:
 @pytest.mark.parametrize("error", [lmdb.DiskError("planted"), OSError(5, "planted")])
 def test_a_failed_commit_is_never_retried(tmp_path, monkeypatch, error):
     """A commit that fails is CommitFailedError, as is every append after it."""
-    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=1)
+    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=1, create=True)
     log.append([definition()])
     with monkeypatch.context() as patch:
         patch.setattr(segments, "commit", failing_commit(error))
@@ -309,7 +326,7 @@ def test_a_failed_commit_is_never_retried(tmp_path, monkeypatch, error):
 
 def test_a_commit_that_lost_its_data_is_noticed(tmp_path, monkeypatch):
     """A commit that reports success but wrote nothing is refused when the log is opened."""
-    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=1)
+    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=1, create=True)
     log.append([definition()])
     with monkeypatch.context() as patch:
         patch.setattr(segments, "commit", lambda transaction: transaction.abort())
@@ -346,7 +363,7 @@ def test_every_environment_syncs(tmp_path, monkeypatch):
 
 def test_the_head_follows_every_commit(tmp_path):
     """After each commit the head holds the log's end, and a torn slot costs one commit only."""
-    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=1)
+    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=1, create=True)
     path = tmp_path / "log" / "head"
     for record in history(3):
         before = read_head(path)
@@ -363,7 +380,7 @@ def test_the_head_follows_every_commit(tmp_path):
 
 def test_a_log_ahead_of_its_head_is_taken(tmp_path):
     """A head that a power cut left behind, or that an operator removed, is written anew."""
-    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=1)
+    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=1, create=True)
     path = tmp_path / "log" / "head"
     log.append(history(2))
     old = path.read_bytes()
@@ -380,7 +397,7 @@ def test_a_log_ahead_of_its_head_is_taken(tmp_path):
 def test_a_head_of_another_history_is_refused(tmp_path):
     """A log that holds another record than its head remembers is refused."""
     for name, text_bytes in (("one", 12), ("two", 13)):
-        log = LmdbEventLog(tmp_path / name, SMALL, epoch=1)
+        log = LmdbEventLog(tmp_path / name, SMALL, epoch=1, create=True)
         log.append([definition(), events(2, 3, text_bytes=text_bytes)])
         log.close()
     (tmp_path / "one" / "head").write_bytes((tmp_path / "two" / "head").read_bytes())

@@ -38,7 +38,7 @@ WRITER = """
     directory, seed = Path(sys.argv[1]), int(sys.argv[2])
     rng = random.Random(seed)
     ownership = Ownership.take(directory)
-    log = LmdbEventLog(directory / "log", SMALL, epoch=ownership.epoch)
+    log = LmdbEventLog(directory / "log", SMALL, epoch=ownership.epoch, create=True)
     plant(sys.argv[3], log)
     print("open", flush=True)
     while True:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from persistence import event_log
 from persistence.errors import DamagedError
 from persistence.event_log import LmdbEventLog
 from tests.persistence.log_samples import SMALL, events, history, seeded
@@ -67,7 +68,7 @@ TRIAL = """
 @pytest.fixture
 def sound(tmp_path: Path) -> Path:
     """Write a log of a sealed and a live segment, with records within pages and over many."""
-    log = LmdbEventLog(tmp_path / "sound", SMALL, epoch=1)
+    log = LmdbEventLog(tmp_path / "sound", SMALL, epoch=1, create=True)
     for record in history(4):
         log.append([record])
     log.append([events(log.last_sequence + 1, 30, text_bytes=120)])
@@ -205,6 +206,26 @@ def test_an_older_copy_is_refused(sound):
     with pytest.raises(DamagedError, match="lost"):
         LmdbEventLog(sound, SMALL, epoch=3)
     assert (sound / "00000002" / "data.mdb").read_bytes() == before
+
+
+def test_a_damaged_segment_is_walked_once(sound, monkeypatch):
+    """Whoever asks again for what lies in a segment found damaged costs no walk: it stays so."""
+    walks = []
+
+    def walk(directory: Path, _seal: object) -> None:
+        walks.append(directory)
+        raise DamagedError(f"{directory}: planted")
+
+    monkeypatch.setattr(event_log, "open_checked", walk)
+    log = LmdbEventLog(sound, SMALL, epoch=2)
+    texts = set()
+    for sequence in (1, 2, 3, 3):
+        with pytest.raises(DamagedError) as error:
+            log.record_at(sequence)
+        texts.add(str(error.value))
+    assert (len(walks), len(texts)) == (1, 1)
+    log.append([events(log.last_sequence + 1, 1)])
+    log.close()
 
 
 def read_all(directory: Path, epoch: int | None = None) -> None:

@@ -40,7 +40,7 @@ STOPPED_WRITER = """
     from persistence.event_log import LmdbEventLog
     from persistence.ownership import Ownership
     ownership = Ownership.take(Path(sys.argv[1]))
-    log = LmdbEventLog(Path(sys.argv[1]) / "log", SMALL, epoch=ownership.epoch)
+    log = LmdbEventLog(Path(sys.argv[1]) / "log", SMALL, epoch=ownership.epoch, create=True)
     log.append([definition()])
     def stop(transaction):
         print("stopping", flush=True)
@@ -169,7 +169,7 @@ def test_a_stopped_writer_does_not_block_its_successor(tmp_path):
     while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         os.sched_yield()
     ownership = Ownership.take(tmp_path)
-    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=ownership.epoch)
+    log = LmdbEventLog(tmp_path / "log", SMALL, epoch=ownership.epoch, create=True)
     assert list(log.read()) == [definition()]
     log.append([window(2)])
     log.close()

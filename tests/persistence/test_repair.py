@@ -42,7 +42,7 @@ def lost(first_sequence: int, count: int) -> SequencesLostRecord:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """Write a log of three segments with 102 sequences in 12 records."""
-    written = LmdbEventLog(tmp_path / "log", SMALL, epoch=1)
+    written = LmdbEventLog(tmp_path / "log", SMALL, epoch=1, create=True)
     for record in history(10):
         written.append([record])
     assert written.stats.segments == 3
@@ -190,7 +190,7 @@ def test_a_missing_log_is_replaced(log):
 @pytest.mark.parametrize("make", [MemoryEventLog, None], ids=["memory", "disk"])
 def test_a_log_reads_across_lost_sequences(make, tmp_path):
     """A record of a billion lost sequences is one step for whoever reads, and holds no event."""
-    written = make() if make else LmdbEventLog(tmp_path, SMALL, epoch=1)
+    written = make() if make else LmdbEventLog(tmp_path, SMALL, epoch=1, create=True)
     written.append([*history(1), lost(13, 10**9)])
     written.append([events(10**9 + 13, 3)])
     assert written.last_sequence == 10**9 + 15

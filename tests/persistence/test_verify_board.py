@@ -19,7 +19,7 @@ LATER_EPOCH = 9  # than any that a test opens the log with
 def board(tmp_path: Path) -> Path:
     """Write a board of three segments and two snapshots."""
     directory = tmp_path / "board"
-    log = LmdbEventLog(directory / "log", SMALL, epoch=1)
+    log = LmdbEventLog(directory / "log", SMALL, epoch=1, create=True)
     tally = Tally()
     for record in history(10):
         log.append([record])
@@ -139,7 +139,7 @@ def test_a_lost_end_is_found(board):
                 each.unlink()
             path.rmdir()
     (board / "log/head").unlink()
-    log = LmdbEventLog(board / "log", SMALL, epoch=2)
+    log = LmdbEventLog(board / "log", SMALL, epoch=2, create=True)
     log.append(history(3))
     log.close()
     (board / "log/head").write_bytes(head)
