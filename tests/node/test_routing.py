@@ -269,6 +269,6 @@ def test_head_is_get_without_a_body() -> None:
 
 def test_a_target_may_be_a_whole_url() -> None:
     """The absolute form of a target, which every server must take, means the same path."""
-    answer, boards = ask_once("GET", "http://example.com:81/v1/boards/b/top?limit=2")
+    answer, boards = ask_once("GET", "http://localhost:81/v1/boards/b/top?limit=2")
     assert answer.status == 200
     assert boards.calls[0][2].limit == 2
