@@ -110,18 +110,41 @@ def serve(config: Config, samples: bool = False) -> int:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
-    for number in STOP_SIGNALS:
-        signal.signal(number, _stop_start)
+    _stop_at_signals()
+    _stop_from_a_thread()
     try:
         return _serve(config, samples)
     except SystemExit as ended:
-        # Ray answers a signal during its own start in the same way, with the signal's number.
         return 0 if ended.code in (0, *STOP_SIGNALS) else EXIT_RAY_LOST
 
 
+def _stop_at_signals() -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, _stop_start)
+
+
+def _stop_from_a_thread() -> None:
+    """Let a signal end the start also while the main thread waits inside of Ray.
+
+    Python's own handlers run between two steps of the main thread, however long one takes; the
+    descriptor is written to at once. The loop takes it over when the node runs.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+
+    def wait() -> None:
+        with writer:
+            while number := reader.recv(1):
+                if number[0] in STOP_SIGNALS:
+                    os._exit(0)
+
+    threading.Thread(target=wait, name="start signals", daemon=True).start()
+
+
 def _stop_start(_number: int, _frame: object) -> NoReturn:
-    """End a node that is still starting, in order."""
-    raise SystemExit(0)
+    """End a node that is still starting, at once: its guard clears up what Ray has begun."""
+    os._exit(0)
 
 
 def _serve(config: Config, samples: bool) -> int:
@@ -142,9 +165,15 @@ def _serve(config: Config, samples: bool) -> int:
     try:
         try:
             _start_ray(ray_directory / RAY_FOLDER, config.boards_active_max)
+        except SystemExit as ended:
+            # Ray answers a signal during its own start in this way, with the signal's number. It
+            # may abort the process that unwinds through it; the guard clears up.
+            os._exit(0 if ended.code in (0, *STOP_SIGNALS) else EXIT_RAY_LOST)
         except Exception:  # noqa: BLE001  (whatever Ray raises, all there is to do is to try again)
             _LOG.critical("Ray did not start; start the node again", exc_info=True)
             return EXIT_RAY_LOST
+        # Ray's core has put its own handlers there, which end the process as by a crash.
+        _stop_at_signals()
         ray_watch = RayWatch(_ray_lost)
         try:
             access = Access(keys, config)
