@@ -12,7 +12,7 @@ NATIVE := $(wildcard actors/*.pyx actors/*.pxd actors/*.pxi actors/*.h tests/dur
 help:
 	@echo "make run      set up, start a node on 127.0.0.1:$(PORT) with two sample boards"
 	@echo "make test     set up, run the tests"
-	@echo "make test-durability  crash, cut and damage at every point of a run; some minutes"
+	@echo "make test-durability  what make test samples, whole: crash, cut and damage at every point"
 	@echo "make torture  the same for SEEDS=$(SEEDS) other runs"
 	@echo "make check    set up, lint, type-check, check import directions and ray_cluster.yaml"
 	@echo "make install  set up $(VENV) with the ranknode command in it"
@@ -52,7 +52,7 @@ test: $(VENV)/.dev-requirements
 	$(BIN)/python -m pytest -m "not durability"
 
 test-durability: $(VENV)/.dev-requirements
-	$(BIN)/python -m pytest tests/durability
+	$(BIN)/python -m pytest -m durability tests/durability
 
 torture: $(VENV)/.dev-requirements
 	TORTURE_SEEDS=$(SEEDS) $(BIN)/python -m pytest -m durability tests/durability
