@@ -23,7 +23,7 @@ def test_a_refusal_costs_nothing() -> None:
     """Who keeps asking waits no longer for it."""
     bucket = Bucket(0.5, 1)
     assert bucket.take(0.0) == 0.0
-    waits = [bucket.take(now / 10) for now in range(1, 20)]
+    waits = [bucket.take(tenth / 10) for tenth in range(1, 20)]
     assert waits == sorted(waits, reverse=True)
     assert bucket.take(2.0) == 0.0
 
