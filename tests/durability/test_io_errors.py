@@ -124,8 +124,11 @@ def test_an_interruption_of_any_call_is_harmless(
     outcomes = bench.run(spread(faults(calls, action, operations), most))
     assert lost(outcomes) == []
     hits = require_all_fired(outcomes)
-    assert codes(outcomes, {"commit", "new segment"}) <= {0, EXIT_COMMIT_FAILED}
-    assert codes(outcomes, {"head", "seal"} | SURVIVABLE) == {0}
+    # Threads take turns otherwise than in the trace: the call that was met may be another one.
+    met = [each for each in outcomes if each.hit is not None and each.hit[0] in operations]
+    assert len(met) > len(outcomes) // 2
+    assert codes(met, {"commit", "new segment"}) <= {0, EXIT_COMMIT_FAILED}
+    assert codes(met, {"head", "seal"} | SURVIVABLE) == {0}
     assert {"commit", "snapshot"} <= hits.keys()
 
 
