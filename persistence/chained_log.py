@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -23,6 +23,7 @@ from persistence.records import (
     decode,
     encode,
     link_of,
+    peek,
     previous_hash,
     record_hash,
 )
@@ -99,7 +100,11 @@ class EventLog(Protocol):
         """Return the event that has `sequence`; LookupError if no event has."""
 
     def hash_at(self, sequence: int) -> bytes:
-        """Return the hash of the record that ends with `sequence`; ValueError if none does."""
+        """Return the hash of the record that ends with `sequence`; ValueError if none does.
+
+        It vouches for the log up to there. Where that was written again, it is not the hash that
+        the next record follows: a state of what was there before is not one of what is there now.
+        """
 
     def close(self) -> None:
         """Close the log; everything appended is durable already."""
@@ -203,7 +208,7 @@ class ChainedLog(ABC):
     def read(self, after_sequence: int = 0) -> Iterator[Record]:
         """Yield the records after `after_sequence`, up to the last one there is at the call."""
         last_sequence = self.last_sequence
-        chain = self.hash_at(after_sequence) if after_sequence < last_sequence else None
+        chain = self._chain_at(after_sequence) if after_sequence < last_sequence else None
         if after_sequence > last_sequence:
             raise ValueError(f"sequence {after_sequence} is after the log's end, {last_sequence}")
         return self._read(after_sequence, last_sequence, chain)
@@ -219,15 +224,24 @@ class ChainedLog(ABC):
                     f" does not follow that of {sequence}"
                 )
             yield record
-            sequence, chain = record.last_sequence, record_hash(data)
+            sequence = record.last_sequence
+            chain = self._hash_behind(sequence, record_hash(data))
             if sequence >= last_sequence:
                 return
         raise DamagedError(
             f"{self._file_of(sequence)}: the records after sequence {sequence} are missing"
         )
 
+    def _hash_behind(self, _sequence: int, last_hash: bytes) -> bytes:
+        """Return the hash that is followed by what comes behind a record that ends there."""
+        return last_hash
+
     def hash_at(self, sequence: int) -> bytes:
-        """Return the hash of the record that ends with `sequence`; ValueError if none does.
+        """Return the hash of the record that ends with `sequence`; ValueError if none does."""
+        return self._chain_at(sequence)
+
+    def _chain_at(self, sequence: int) -> bytes:
+        """Return the hash that is followed behind `sequence`; ValueError if no record ends there.
 
         The last hash before the first sequence kept is known from the record after it.
         """
@@ -248,6 +262,44 @@ class ChainedLog(ABC):
         if isinstance(record, EventsRecord):
             return record.row(sequence - record.first_sequence)
         raise LookupError(f"sequence {sequence} is not an event")
+
+    def events_of(
+        self, names: Collection[bytes], head: int, limit: int | None = None
+    ) -> Iterator[Event]:
+        """Yield a member's events, the newest first, from that with sequence `head` on.
+
+        names: what the member may be called in them.
+
+        With a limit at most so many, without checking their records' hashes: each lies in a record
+        of its own, all of whose bytes the hash covers. Complexity: O(log n) an event then, else
+        O(bytes of its record). Raises DamagedError where the chain leads to another member, or not
+        to earlier events.
+        """
+        sequence, yielded = head, 0
+        while sequence and (limit is None or yielded < limit):
+            event = self._chained(sequence) if limit is None else self._peek(sequence)
+            if event.member not in names or not event.previous_sequence < sequence:
+                raise DamagedError(f"sequence {sequence} is not an event of {names!r}")
+            yield event
+            sequence, yielded = event.previous_sequence, yielded + 1
+
+    def _chained(self, sequence: int) -> Event:
+        try:
+            return self.event(sequence)
+        except LookupError as error:
+            raise DamagedError(str(error)) from error
+
+    def _peek(self, sequence: int) -> Event:
+        if not self.first_sequence <= sequence <= self.last_sequence:
+            raise DamagedError(f"sequence {sequence} is not in the log")
+        event = self._peek_at(sequence)
+        if event is None:
+            raise DamagedError(f"sequence {sequence} is not an event")
+        return event
+
+    def _peek_at(self, sequence: int) -> Event | None:
+        """Peek at the record that holds `sequence`; a form may do without a copy of its bytes."""
+        return peek(self._fetch(self._locate(sequence)), sequence)
 
     def record_at(self, sequence: int) -> Record:
         """Return the record that holds `sequence`; LookupError if none does.
@@ -276,6 +328,13 @@ class ChainedLog(ABC):
                 " are there"
             )
         return record
+
+    def _forget_cached(self) -> None:
+        """Drop what is known of records, since other bytes took the place of theirs."""
+        with self._cache_lock:
+            self._cache.clear()
+            self._cache_bytes = 0
+            self._damaged.clear()
 
     def _decoded_once(self, first_sequence: int, data: bytes) -> Record:
         """Decode a record, unless that found it damaged before: whoever asks may ask often."""

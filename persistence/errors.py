@@ -30,6 +30,10 @@ def written_by_newer(what: str, newest: int) -> FormatTooNewError:
     )
 
 
+class OutdatedError(RanknodeError):
+    """Raised for what an earlier version wrote and this one makes anew instead of reading it."""
+
+
 class FencedError(RanknodeError):
     """Raised for a write by a process that is no longer the owner of its board."""
 

@@ -42,6 +42,8 @@ EVENTS_PER_RECORD_MAX = 65_536
 KEYS_PER_VALUE_MAX = 4
 SOURCES_MAX = 65_535  # an index into them is 16 bits, and 0 stands for none
 FLAG_OCCURRED_AT_GIVEN = 1  # the client said when; otherwise occurred_at is the time of receipt
+FLAG_KEY_HASHED = 2  # the key is a keyed hash of what it was: its member was erased
+_FLAGS = FLAG_OCCURRED_AT_GIVEN | FLAG_KEY_HASHED
 
 _LAYOUT = struct.Struct("<IIQQQ")  # keys per value, 0, bytes of members, of keys, of the tail
 
@@ -61,7 +63,8 @@ _decode_tail = msgspec.msgpack.Decoder(tuple[tuple[str, ...], tuple[OpenedWindow
 class Event(NamedTuple):
     """One event as it is in the log; member and idempotency_key are UTF-8, times microseconds.
 
-    previous_sequence is that of the member's event before this one, 0 where there is none.
+    previous_sequence is that of the member's event before this one, 0 where there is none. A key
+    that is hashed is no text any more.
     """
 
     sequence: int
@@ -73,6 +76,7 @@ class Event(NamedTuple):
     received_at_us: int
     source: str | None
     occurred_at_given: bool
+    key_hashed: bool = False
 
 
 class EventColumnValues(TypedDict):
@@ -133,6 +137,7 @@ class EventColumns:
             received_at_us=self.received_at_us[index],
             source=self.sources[source - 1] if source else None,
             occurred_at_given=bool(self.flags[index] & FLAG_OCCURRED_AT_GIVEN),
+            key_hashed=bool(self.flags[index] & FLAG_KEY_HASHED),
         )
 
     def pack(self, first_sequence: int) -> list[ReadableBuffer]:
@@ -147,7 +152,7 @@ class EventColumns:
             columns[name] = packed.cast(item_format)
         views = EventColumns(keys_per_value=self.keys_per_value, sources=self.sources, **columns)
         complaint = views.complaint(count, first_sequence)
-        if complaint or max(self.flags) > FLAG_OCCURRED_AT_GIVEN:
+        if complaint or max(self.flags) > _FLAGS:
             raise AssertionError(complaint or "an event has an unknown flag")
         members, keys = columns.pop("members"), columns.pop("keys")
         tail = _encode_tail((self.sources, self.opened))
@@ -181,9 +186,31 @@ class EventColumns:
         complaint = unpacked.complaint(count, first_sequence)
         if complaint:
             raise DamagedError(complaint)
-        if max(unpacked.flags) > FLAG_OCCURRED_AT_GIVEN:
-            raise written_by_newer("an event has flags", FLAG_OCCURRED_AT_GIVEN)
+        if max(unpacked.flags) > _FLAGS:
+            raise written_by_newer("an event has flags", _FLAGS)
         return cast("EventColumnValues", columns)
+
+    @classmethod
+    def peek(cls, payload: memoryview, count: int, index: int, sequence: int) -> Event:
+        """Return one event of a payload without looking at the others. Complexity: O(1).
+
+        Nothing is checked but that all lies inside: IndexError, ValueError or TypeError otherwise.
+        """
+        if not 0 <= index < count:
+            raise IndexError(f"event {index} of {count}")
+        width, _, member_bytes, key_bytes, tail_bytes = _LAYOUT.unpack_from(payload)
+        columns: dict[str, Any] = {"keys_per_value": width}
+        end = _LAYOUT.size
+        for name, item_format, items in _shape(count, width):
+            start, end = end, end + items * struct.calcsize(item_format)
+            columns[name] = payload[start:end].cast(item_format)
+        members_end = end + member_bytes
+        columns["members"] = payload[end:members_end]
+        columns["keys"] = payload[members_end : members_end + key_bytes]
+        columns["sources"] = ()
+        if columns["source_indexes"][index]:
+            columns["sources"], _ = _decode_tail(payload[len(payload) - tail_bytes :])
+        return cls(**columns).event_at(index, sequence)
 
     def complaint(self, count: int, first_sequence: int) -> str | None:
         """Say what contradicts itself in columns of the right sizes, or return None.

@@ -31,6 +31,7 @@ from persistence.event_columns import (
     EventColumns,
     OpenedWindow,
 )
+from persistence.rulings import AnyRuling, decode_ruling, encode_ruling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
 __all__ = [
     "EMPTY_HASH", "EVENTS_PER_RECORD_MAX", "FORMAT_VERSION", "HASH_BYTES", "HASH_KEY_BYTES",
     "HEADER_BYTES", "MAGIC", "RECORD_BYTES_MAX", "SEQUENCES_LOST_MAX", "SEQUENCE_MAX",
-    "DefinitionRecord", "Event", "EventsRecord", "Link", "OpenedWindow", "Record",
+    "DefinitionRecord", "Event", "EventsRecord", "Link", "OpenedWindow", "Record", "RulingRecord",
     "SequencesLostRecord", "WindowClosedRecord", "WindowOpenedRecord", "decode", "encode",
-    "link_of", "previous_hash", "record_bytes", "record_hash",
+    "link_of", "peek", "previous_hash", "rechain", "record_bytes", "record_hash",
 ]  # fmt: skip
 
 FORMAT_VERSION = 1
@@ -164,8 +165,25 @@ class SequencesLostRecord(_RecordBase):
         return self.lost
 
 
+@dataclass(frozen=True, kw_only=True)
+class RulingRecord(_RecordBase):
+    """A moderator's decision, with who gave it and what follows from it: see `rulings`."""
+
+    KIND: ClassVar[int] = 6
+
+    actor: str
+    reason: str
+    key: str | None
+    ruling: AnyRuling
+
+
 Record: TypeAlias = (
-    DefinitionRecord | WindowOpenedRecord | EventsRecord | WindowClosedRecord | SequencesLostRecord
+    DefinitionRecord
+    | WindowOpenedRecord
+    | EventsRecord
+    | WindowClosedRecord
+    | SequencesLostRecord
+    | RulingRecord
 )
 
 
@@ -242,6 +260,8 @@ def _payload_parts(record: Record) -> list[ReadableBuffer]:
         if record.lost > SEQUENCES_LOST_MAX:
             raise AssertionError(f"no record takes {record.lost} sequences")
         return [_encode_payload((record.lost, record.why))]
+    if isinstance(record, RulingRecord):
+        return [encode_ruling((record.actor, record.reason, record.key, record.ruling))]
     if len(record.hash_key) != HASH_KEY_BYTES:
         raise AssertionError(f"a hash key has {HASH_KEY_BYTES} bytes, not {len(record.hash_key)}")
     fields = (record.board, record.incarnation, record.hash_key, record.created_at_us)
@@ -279,6 +299,24 @@ def decode(data: bytes) -> Record:
     if record.count != header.sequences:
         raise DamagedError("a record does not take as many sequences as its header says")
     return record
+
+
+def peek(data: ReadableBuffer, sequence: int) -> Event | None:
+    """Return the event of a record that has `sequence`; None if the record holds no events.
+
+    For reading many events that lie in as many records: the hash is not checked, which would cost
+    a look at every byte. Raises DamagedError where the bytes cannot be a record that holds the
+    sequence. Complexity: O(1).
+    """
+    try:
+        header = _Header._make(_HEADER.unpack_from(data))
+        if header.kind != EventsRecord.KIND or header.version > FORMAT_VERSION:
+            return None
+        payload = memoryview(data)[HEADER_BYTES:-HASH_BYTES]
+        index = sequence - header.first_sequence
+        return EventColumns.peek(payload, header.sequences, index, sequence)
+    except (struct.error, IndexError, ValueError, TypeError) as error:
+        raise DamagedError(f"the record at sequence {sequence}: {error}") from error
 
 
 def _decode_definition_record(header: _Header, payload: memoryview) -> Record:
@@ -321,12 +359,29 @@ def _decode_events_record(header: _Header, payload: memoryview) -> Record:
     )
 
 
+def _decode_ruling_record(header: _Header, payload: memoryview) -> Record:
+    try:
+        fields = decode_ruling(payload)
+    except msgspec.ValidationError as error:
+        # The record is intact, so it is a later version's ruling.
+        raise written_by_newer(f"a ruling ({error})", RulingRecord.KIND) from error
+    return RulingRecord(
+        first_sequence=header.first_sequence,
+        recorded_at_us=header.recorded_at_us,
+        actor=fields.actor,
+        reason=fields.reason,
+        key=fields.key,
+        ruling=fields.ruling,
+    )
+
+
 _DECODERS: dict[int, Callable[[_Header, memoryview], Record]] = {
     DefinitionRecord.KIND: _decode_definition_record,
     WindowOpenedRecord.KIND: _decode_window_record,
     EventsRecord.KIND: _decode_events_record,
     WindowClosedRecord.KIND: _decode_closing_record,
     SequencesLostRecord.KIND: _decode_lost_record,
+    RulingRecord.KIND: _decode_ruling_record,
 }
 
 
@@ -371,6 +426,15 @@ def record_bytes(start: ReadableBuffer) -> int:
 def record_hash(data: bytes) -> bytes:
     """Return the hash of the encoded record `data`, which the next record's header repeats."""
     return bytes(data[-HASH_BYTES:])
+
+
+def rechain(data: bytes, previous: bytes) -> bytes:
+    """Return the encoded record `data` as it is behind a record with the hash `previous`.
+
+    Its content is not verified: whoever does this to a damaged record makes it look intact.
+    """
+    body = data[: HEADER_BYTES - HASH_BYTES] + previous + data[HEADER_BYTES:-HASH_BYTES]
+    return body + _hash(body)
 
 
 def previous_hash(data: bytes) -> bytes:

@@ -15,9 +15,11 @@ from persistence.records import (
     EventsRecord,
     OpenedWindow,
     Record,
+    RulingRecord,
     WindowClosedRecord,
     WindowOpenedRecord,
 )
+from persistence.rulings import AnyRuling, EventVoided, Row, RowChange
 
 SMALL = LogOptions(segment_events_max=40, segment_bytes_max=1 << 20, reserved_free_bytes=0)
 
@@ -88,6 +90,24 @@ def closing(first_sequence: int) -> WindowClosedRecord:
         window="daily:2026-11-30",
         members=7,
         digest=bytes(range(100, 116)),
+    )
+
+
+CHANGES = (
+    RowChange("all_time", Row((7, -7), 10, 3), Row((0, 5), 9, 1)),
+    RowChange("daily:2026-11-30", Row((2, -2), 10, 1), None),
+)
+
+
+def ruling(first_sequence: int, decided: AnyRuling | None = None) -> RulingRecord:
+    """Make the record of a ruling; an event is voided where none is named."""
+    return RulingRecord(
+        first_sequence=first_sequence,
+        recorded_at_us=5_000,
+        actor="moderator",
+        reason="impossible",
+        key="key-1",
+        ruling=decided or EventVoided(b"m3", 3, CHANGES),
     )
 
 

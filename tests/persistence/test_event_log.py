@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from persistence import event_log as event_log_module
+from persistence import chained_log
 from persistence.errors import (
     CommitFailedError,
     DamagedError,
@@ -18,8 +20,16 @@ from persistence.event_log import (
     LogOptions,
     MemoryEventLog,
 )
-from persistence.records import EMPTY_HASH, encode, record_hash
-from tests.persistence.log_samples import SMALL, definition, events, history, window
+from persistence.records import EMPTY_HASH, EventsRecord, encode, record_hash
+from tests.persistence.log_samples import (
+    SMALL,
+    definition,
+    ends,
+    events,
+    history,
+    ruling,
+    window,
+)
 
 
 @pytest.fixture(params=["lmdb", "memory"])
@@ -97,6 +107,46 @@ def test_single_events_are_found(log):
             log.event(sequence)
 
 
+@pytest.mark.parametrize("cut", [None, 1, 2, 100])
+def test_a_members_events_are_found_newest_first(log, cut):
+    """A member's chain gives each of its events, with a limit the newest, as `event` does."""
+    chains: dict[bytes, list[int]] = {}
+    log.append([definition(), window(2)])
+    for first in range(3, 120, 9):
+        log.append([chained(first, 9, chains)])
+    log.append([ruling(log.last_sequence + 1)])
+    for member, sequences in chains.items():
+        expected = [log.event(sequence) for sequence in reversed(sequences)]
+        assert list(log.events_of([member], sequences[-1], cut)) == expected[:cut]
+    assert list(log.events_of([b"nobody"], 0, cut)) == []
+
+
+def chained(first_sequence: int, count: int, chains: dict[bytes, list[int]]) -> EventsRecord:
+    """Make a record of events of four members, each of which names its member's one before."""
+    record = events(first_sequence, count)
+    members = [
+        b"m%d" % (sequence % 4) for sequence in range(first_sequence, first_sequence + count)
+    ]
+    previous = array("q")
+    for sequence, member in enumerate(members, first_sequence):
+        chain = chains.setdefault(member, [])
+        previous.append(chain[-1] if chain else 0)
+        chain.append(sequence)
+    return replace(
+        record, previous_sequences=previous, members=b"".join(members), member_ends=ends(members)
+    )
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+@pytest.mark.parametrize("head", [1, 2, 13, 999, 4])
+def test_a_chain_that_leads_elsewhere_is_damage(log, head, limit):
+    """A chain to no event, to another member's, or beyond the log is DamagedError."""
+    log.append([definition(), window(2)])
+    log.append([chained(3, 9, {}), ruling(12)])
+    with pytest.raises(DamagedError):
+        list(log.events_of([b"m3"], head, limit))
+
+
 def test_records_must_continue_the_sequence(log):
     """A gap, a repetition or a wrong second record is an AssertionError and writes nothing."""
     log.append([definition()])
@@ -134,7 +184,7 @@ def test_a_retried_batch_decodes_its_record_once(log, monkeypatch):
     """Looking up each event of a batch in turn decodes the record once."""
     log.append(history(3))
     decoded = []
-    decode_at = event_log_module.decode_at
+    decode_at = chained_log.decode_at
     monkeypatch.setattr(
         "persistence.chained_log.decode_at",
         lambda first, data, file: decoded.append(first) or decode_at(first, data, file),

@@ -5,11 +5,13 @@ import struct
 from array import array
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persistence.errors import DamagedError, FormatTooNewError
+from persistence.event_columns import FLAG_KEY_HASHED, FLAG_OCCURRED_AT_GIVEN
 from persistence.records import (
     EMPTY_HASH,
     HASH_BYTES,
@@ -18,14 +20,43 @@ from persistence.records import (
     DefinitionRecord,
     EventsRecord,
     OpenedWindow,
+    Record,
+    RulingRecord,
     WindowClosedRecord,
     WindowOpenedRecord,
     decode,
     encode,
+    peek,
     previous_hash,
+    rechain,
     record_hash,
 )
-from tests.persistence.log_samples import closing, definition, ends, events, opened, seeded, window
+from persistence.rulings import (
+    AnyRuling,
+    DisputeOpened,
+    DisputeSettled,
+    ErasureFinished,
+    EventVoided,
+    MemberErased,
+    MemberHidden,
+    MemberRemoved,
+    MemberShown,
+    Place,
+    ProfileSet,
+    Row,
+    RowChange,
+)
+from tests.persistence.log_samples import (
+    CHANGES,
+    closing,
+    definition,
+    ends,
+    events,
+    opened,
+    ruling,
+    seeded,
+    window,
+)
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 sequences = st.integers(1, SEQUENCE_MAX - 100)
@@ -66,6 +97,36 @@ openings = st.builds(
     OpenedWindow, st.text(max_size=20), start_us=st.none() | int64, end_us=st.none() | int64
 )
 
+names = st.binary(max_size=12)
+rows = st.builds(
+    Row, st.lists(int64, min_size=1, max_size=4).map(tuple), int64, st.integers(0, 255)
+)
+changes = st.lists(
+    st.builds(RowChange, st.text(max_size=20), st.none() | rows, st.none() | rows), max_size=3
+).map(tuple)
+window_names = st.lists(st.text(max_size=20), max_size=3).map(tuple)
+places = st.lists(st.builds(Place, st.text(max_size=20), st.none() | rows), max_size=3).map(tuple)
+decisions = st.one_of(
+    st.builds(EventVoided, names, sequences, changes),
+    st.builds(MemberHidden, names, window_names),
+    st.builds(MemberShown, names),
+    st.builds(MemberRemoved, names, changes),
+    st.builds(ProfileSet, names, st.binary(max_size=40)),
+    st.builds(DisputeOpened, names, sequences, st.text(max_size=12), window_names),
+    st.builds(DisputeSettled, names, sequences, st.booleans(), changes),
+    st.builds(MemberErased, names, st.integers(-1, 2**31), st.binary(max_size=16), places),
+    st.builds(ErasureFinished, names),
+)
+rulings = st.builds(
+    RulingRecord,
+    first_sequence=sequences,
+    recorded_at_us=int64,
+    actor=st.text(max_size=12),
+    reason=st.text(max_size=30),
+    key=st.none() | st.text(max_size=12),
+    ruling=decisions,
+)
+
 
 @st.composite
 def event_batches(draw: st.DrawFn) -> EventsRecord:
@@ -90,7 +151,7 @@ def event_batches(draw: st.DrawFn) -> EventsRecord:
         member_ends=ends(members),
         key_ends=ends(keys),
         source_indexes=array("H", column(st.integers(0, len(sources)))),
-        flags=bytes(column(st.integers(0, 1))),
+        flags=bytes(column(st.integers(0, FLAG_OCCURRED_AT_GIVEN | FLAG_KEY_HASHED))),
         members=b"".join(members),
         keys=b"".join(keys),
         sources=sources,
@@ -98,10 +159,27 @@ def event_batches(draw: st.DrawFn) -> EventsRecord:
     )
 
 
-records = definitions | windows | closings | event_batches()
+records = definitions | windows | closings | event_batches() | rulings
+DECISIONS: list[AnyRuling] = [
+    EventVoided(b"m3", 3, CHANGES),
+    MemberHidden(b"m3", ("daily:2026-11-30", "cup")),
+    MemberShown(b"m3"),
+    MemberRemoved(b"m3", CHANGES[1:]),
+    ProfileSet(b"m3", b'{"display_name":"M"}'),
+    DisputeOpened(b"m3", 3, "referee", ("all_time",)),
+    DisputeSettled(b"m3", 9, True, CHANGES),
+    MemberErased(b"m3", 2, b"", (Place("all_time", Row((7,), 10, 3)), Place("cup", None))),
+    MemberErased(b"m3", -1, bytes(range(16)), ()),
+    ErasureFinished(b"m3"),
+]
 SAMPLES = [
     definition(), window(2), events(3, 5), events(100, 1), opened(200, 2), closing(300),
+    *(ruling(400, decision) for decision in DECISIONS),
 ]  # fmt: skip
+
+
+def kind_of(record: Record) -> str:
+    return type(record.ruling if isinstance(record, RulingRecord) else record).__name__
 
 
 def resealed(data: bytes) -> bytes:
@@ -145,7 +223,7 @@ def test_row_is_the_event():
     assert HEADER_BYTES % 8 == 0
 
 
-@pytest.mark.parametrize("record", SAMPLES, ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("record", SAMPLES, ids=kind_of)
 def test_every_flipped_bit_is_noticed(record):
     """No record with one flipped bit decodes: each of them is DamagedError."""
     data = encode(record, bytes(range(16)))
@@ -157,7 +235,7 @@ def test_every_flipped_bit_is_noticed(record):
                 decode(bytes(flipped))
 
 
-@pytest.mark.parametrize("record", SAMPLES, ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("record", SAMPLES, ids=kind_of)
 def test_every_cut_and_extension_is_noticed(record):
     """No record cut short, extended, or with bytes swapped decodes."""
     data = encode(record, EMPTY_HASH)
@@ -210,15 +288,73 @@ def test_newer_formats_and_kinds_are_told_from_damage(offset, item):
         decode(resealed(bytes(data)))
 
 
-def test_unknown_flags_are_too_new():
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        ["MemberPraised", b"m3", 7],
+        ["EventVoided", b"m3", "three", []],
+        ["MemberErased", b"m3", 2, "a text", []],
+        [7, b"m3"],
+        {"praised": 1},
+    ],
+)
+def test_an_unknown_ruling_is_too_new(unknown):
+    """An intact ruling of a kind or shape of later versions is FormatTooNewError, not damage."""
+    assert decode(with_payload(msgspec.msgpack.encode(("m", "", None, DECISIONS[2])))).ruling
+    with pytest.raises(FormatTooNewError, match="ruling"):
+        decode(with_payload(msgspec.msgpack.encode(("m", "", None, unknown))))
+
+
+def with_payload(payload: bytes) -> bytes:
+    """Make an intact record of a ruling with another payload."""
+    header = bytearray(encode(ruling(1), EMPTY_HASH)[:HEADER_BYTES])
+    struct.pack_into("<Q", header, 32, len(payload))
+    return resealed(bytes(header) + payload + bytes(HASH_BYTES))
+
+
+def test_a_ruling_that_ends_early_is_damage():
+    """An intact record whose payload is no MessagePack is DamagedError."""
+    payload = encode(ruling(1), EMPTY_HASH)[HEADER_BYTES:-HASH_BYTES]
+    for cut in (payload[:-1], payload[: len(payload) // 2], b"\xc1", payload + b"\0"):
+        with pytest.raises(DamagedError):
+            decode(with_payload(cut))
+
+
+FLAGS = HEADER_BYTES + 32 + 3 * (3 * 8 + 2 * 8 + 2 * 4 + 2)  # where they begin, of three events
+
+
+@pytest.mark.parametrize("flag", [4, 8, 0x80])
+def test_unknown_flags_are_too_new(flag):
     """An event with a flag of a later version is refused, not read without it."""
     record = events(1, 3)
     data = bytearray(encode(record, EMPTY_HASH))
-    flags = HEADER_BYTES + 32 + 3 * (3 * 8 + 2 * 8 + 2 * 4 + 2)
-    assert bytes(data[flags : flags + 3]) == record.flags
-    data[flags] |= 0x80
+    assert bytes(data[FLAGS : FLAGS + 3]) == record.flags
+    data[FLAGS] |= flag
     with pytest.raises(FormatTooNewError):
         decode(resealed(bytes(data)))
+
+
+@pytest.mark.parametrize("flags", [b"\0\1\2", b"\3\2\0"])
+def test_a_key_that_is_a_hash_is_told_from_a_text(flags):
+    """Each event says whether its key was hashed and whether its time was given, each by itself."""
+    data = encode(replace(events(1, 3), flags=flags), EMPTY_HASH)
+    decoded = decode(data)
+    assert isinstance(decoded, EventsRecord)
+    rows = [decoded.row(index) for index in range(3)]
+    assert [row.key_hashed for row in rows] == [bool(flag & FLAG_KEY_HASHED) for flag in flags]
+    given = [bool(flag & FLAG_OCCURRED_AT_GIVEN) for flag in flags]
+    assert [row.occurred_at_given for row in rows] == given
+    assert [peek(data, sequence) for sequence in (1, 2, 3)] == rows
+
+
+@given(records, hashes, hashes)
+def test_a_record_can_follow_another_one(record, chain, other):
+    """Behind another hash a record has the bytes that encoding it there makes, and no others."""
+    data = encode(record, chain)
+    assert rechain(data, other) == encode(record, other)
+    assert rechain(rechain(data, other), chain) == data
+    assert decode(rechain(data, other)) == record
+    assert previous_hash(rechain(data, other)) == other
 
 
 @pytest.mark.parametrize(
@@ -228,7 +364,7 @@ def test_unknown_flags_are_too_new():
         {"member_ends": array("I", [5, 3, 36])},
         {"key_ends": array("I", [0, 0, 0])},
         {"source_indexes": array("H", [0, 0, 3])},
-        {"flags": b"\2\0\0"},
+        {"flags": b"\4\0\0"},
         {"flags": b""},
         {"values": array("q", [1, 2, 3])},
         {"keys_per_value": 5},
