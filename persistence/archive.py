@@ -102,6 +102,12 @@ def remove_archives(directory: Path, kept: Collection[tuple[str, int]]) -> None:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove what interrupted writes left behind, before anything is written. Errors: OSError."""
-    for path in directory.glob(f"*{SUFFIX}{TEMPORARY_SUFFIX}"):
+    """Remove what interrupted writes left behind, before anything is written; durable on return.
+
+    Errors: OSError.
+    """
+    unfinished = list(directory.glob(f"*{SUFFIX}{TEMPORARY_SUFFIX}"))
+    for path in unfinished:
         path.unlink(missing_ok=True)
+    if unfinished:
+        sync_directory(directory)

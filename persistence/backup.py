@@ -28,10 +28,16 @@ from persistence.files import (
 )
 from persistence.head import HeadFile
 from persistence.records import Record
-from persistence.segments import DATA, SCAN_BYTES_MAX, Seal, Segment, write_seal
+from persistence.segments import (
+    DATA,
+    EMPTY_SEGMENT_BYTES,
+    SCAN_BYTES_MAX,
+    Seal,
+    Segment,
+    write_seal,
+)
 
 PARTIAL_SUFFIX = ".partial"
-EMPTY_SEGMENT_BYTES = 1 << 20  # what LMDB's pages take besides those of the records, and more
 
 Show: TypeAlias = Callable[[int], None]  # called with each number of bytes that was copied
 LogEnd: TypeAlias = "tuple[int, bytes]"  # the last sequence, and its record's hash
@@ -196,11 +202,11 @@ def copy_log(source: Path, target: Path, epoch: int, show: Show) -> LogEnd:
                 _copy_records(log, index, copy, epoch, show)
             else:
                 _copy_sealed(path, copy, seal, show)
-        end = log.last_sequence, log.last_hash
+        head, end = log.end, (log.last_sequence, log.last_hash)
     finally:
         log.close()
     with writing():
-        HeadFile(target / HEAD, *end).close()
+        HeadFile(target / HEAD, *head).close()
         sync_directory(target)
     return end
 

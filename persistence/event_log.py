@@ -10,29 +10,29 @@ owner. The contract is `EventLog`; `MemoryEventLog` is its twin for tests.
 
 from __future__ import annotations
 
-import re
+import os
 import shutil
 import threading
-from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
-from persistence.chained_log import ChainedLog, EventLog, LogOptions, LogStats, decode_at
-from persistence.errors import DamagedError, StorageFullError
-from persistence.files import free_bytes, make_directory, sync_directory
+from persistence.chained_log import ChainedLog, EventLog, LogOptions, LogStats
+from persistence.errors import CommitFailedError, DamagedError, StorageFullError
+from persistence.files import exchange, free_bytes, make_directory, sync_directory
 from persistence.head import Head, HeadFile, read_head
+from persistence.log_places import LogPlaces, segment_numbers, segment_path
 from persistence.memory_log import Fault, MemoryEventLog
-from persistence.pages import require_pages
-from persistence.records import EMPTY_HASH, previous_hash, record_hash
-from persistence.sealing import make_seal, open_checked
+from persistence.records import Event
+from persistence.sealed_segments import SealedSegments
+from persistence.sealing import make_seal
 from persistence.segments import (
     COMMIT_PAGES,
     DATA,
     NODE_PAGES,
     Seal,
     Segment,
+    link_files,
     read_seal,
     write_seal,
 )
@@ -41,18 +41,8 @@ __all__ = ["EventLog", "Fault", "LmdbEventLog", "LogOptions", "LogStats", "Memor
 
 HEAD = "head"
 CLAIM_BYTES_MIN = 1 << 20  # storing an epoch takes a few pages; less is no room at all
-SEALED_OPEN_MAX = 4  # sealed segments mapped at once; a fifth closes the least recently used
 
-_NAME = re.compile(r"[0-9]{8}")
 _BUILDING_SUFFIX = ".new"
-
-
-class _Place(NamedTuple):
-    """A segment's place in the log; `seal` is None for the live one, the last."""
-
-    first_sequence: int
-    number: int
-    seal: Seal | None
 
 
 class LmdbEventLog(ChainedLog):
@@ -86,14 +76,12 @@ class LmdbEventLog(ChainedLog):
         self._strict = strict
         self._epoch = epoch
         self._segments_lock = threading.Lock()  # no environment is closed while one is read
-        self._sealed_open: OrderedDict[int, Segment] = OrderedDict()
-        self._sealed_checked: set[int] = set()
-        self._sealed_damaged: dict[int, str] = {}  # what walking one found; it takes long
+        self._sealed = SealedSegments(strict=strict)
         self._followed: tuple[int, bytes] | None = None  # where the live segment was walked to
         self._head_file: HeadFile | None = None
         self.claimed = False
         self._live: Segment
-        self._places: list[_Place] = []
+        self._places: LogPlaces
         # A reader looks at the head first: its writer may go on between the two.
         head = read_head(directory / HEAD) if strict else None
         if epoch is None:
@@ -111,9 +99,8 @@ class LmdbEventLog(ChainedLog):
     def close(self) -> None:
         """Close the log; everything appended is durable already."""
         with self._segments_lock:
-            for segment in (*self._sealed_open.values(), self._live):
-                segment.close()
-            self._sealed_open.clear()
+            self._sealed.close()
+            self._live.close()
             if self._head_file is not None:
                 self._head_file.close()
                 self._head_file = None
@@ -121,14 +108,31 @@ class LmdbEventLog(ChainedLog):
     @property
     def first_sequence(self) -> int:
         """Return the first sequence that is kept, or would be next in an empty log."""
-        return self._places[0].first_sequence
+        return self._places.each[0].first_sequence
+
+    @property
+    def last_hash(self) -> bytes:
+        """Return the hash of the last record as it is now: it vouches for the whole log."""
+        return self._places.whole_hash(*self._end)
+
+    @property
+    def end(self) -> tuple[int, bytes]:
+        """Return the last sequence and the hash that the next record follows."""
+        return self._end
+
+    def hash_at(self, sequence: int) -> bytes:
+        """Return the hash of the record that ends with `sequence`; ValueError if none does."""
+        return self._places.whole_hash(sequence, self._chain_at(sequence))
 
     @property
     def stats(self) -> LogStats:
         """Return what the log occupies."""
-        pages = self._live.pages + sum(place.seal.pages for place in self._places if place.seal)
+        sealed = sum(place.seal.pages for place in self._places.each if place.seal)
+        pages = self._live.pages + sealed
         return LogStats(
-            segments=len(self._places), bytes=pages * self._live.page_bytes, commits=self._commits
+            segments=len(self._places.each),
+            bytes=pages * self._live.page_bytes,
+            commits=self._commits,
         )
 
     @property
@@ -139,7 +143,8 @@ class LmdbEventLog(ChainedLog):
     @property
     def segments(self) -> list[tuple[Path, Seal | None]]:
         """Return the directory and the seal of each segment; the last, live one has none."""
-        return [(self._path(place.number), place.seal) for place in self._places]
+        places = self._places
+        return [(places.path(index), place.seal) for index, place in enumerate(places.each)]
 
     def check_room(self, bytes_needed: int) -> None:
         """Raise StorageFullError unless an append of `bytes_needed` has room."""
@@ -163,7 +168,7 @@ class LmdbEventLog(ChainedLog):
                 f" {head.last_sequence} was committed; the last commits are lost"
             )
         try:
-            found = self.hash_at(head.last_sequence)
+            found = self._chain_at(head.last_sequence)
         except ValueError:
             found = b""
         if found != head.last_hash:
@@ -187,7 +192,7 @@ class LmdbEventLog(ChainedLog):
         self._head_file.advance(*end)
 
     def _is_full(self, pages_needed: int) -> bool:
-        events = self.last_sequence - self._places[-1].first_sequence + 1
+        events = self.last_sequence - self._places.live.first_sequence + 1
         used, available = self._live.pages, self._live.map_pages
         return events > 0 and (
             events >= self.options.segment_events_max
@@ -197,26 +202,71 @@ class LmdbEventLog(ChainedLog):
 
     def _begin_segment(self, epoch: int) -> None:
         """Seal the live segment and go on in the next, under the lock of the former's writer."""
-        place = self._places[-1]
+        number = self._places.live.number + 1
         with self._live.fenced(epoch):
             seal = make_seal(self._live)
             write_seal(self._live.directory, seal)
-            self._create_segment(place.number + 1, epoch)
+            self._create_segment(number, epoch)
         successor = Segment.open_live(
-            self._path(place.number + 1), self.options.segment_bytes_max, writable=True
+            segment_path(self.directory, number), self.options.segment_bytes_max, writable=True
         )
         with self._segments_lock:
             self._live.close()
             self._live = successor
-            self._places = [
-                *self._places[:-1],
-                place._replace(seal=seal),
-                _Place(seal.last_sequence + 1, place.number + 1, None),
-            ]
+            self._places = self._places.begun(seal)
+
+    def seal_live(self) -> None:
+        """Seal the live segment, unless it is empty, and go on in the next.
+
+        Raises as `append` does.
+        """
+        if self._failed:
+            raise CommitFailedError("an earlier commit failed; the log must be opened again")
+        if self._epoch is None:
+            raise AssertionError("the log was opened for reading")
+        self.check_room(0)
+        if self._places.live.first_sequence > self.last_sequence:
+            return
+        try:
+            self._begin_segment(self._epoch)
+        except (CommitFailedError, OSError) as error:
+            self._failed = True
+            raise CommitFailedError(f"sealing at {self._end[0]}: {error}") from error
+
+    def put_in_place(self, built: Path) -> None:
+        """Exchange the log's directory with another, in one step; the former is at `built` then.
+
+        built: holds segments that take the place of the first ones of the log, each with the same
+        sequences and the same end, as their seals say. The others are linked. For the thread that
+        appends; reads wait. Raises FencedError, DamagedError, OSError: nothing was changed then;
+        CommitFailedError: which of the two a power cut would leave is unknown.
+        """
+        if self._epoch is None:
+            raise AssertionError("the log was opened for reading")
+        with self._live.fenced(self._epoch), self._segments_lock:
+            for place in self._places.each:
+                path = segment_path(built, place.number)
+                if path.exists():
+                    seal = read_seal(path)
+                    if seal is None or place.seal is None or seal.end != place.seal.end:
+                        raise DamagedError(f"{path}: does not end as what it replaces")
+                else:
+                    link_files(segment_path(self.directory, place.number), path)
+            os.link(self.directory / HEAD, built / HEAD)
+            sync_directory(built)
+            exchange(built, self.directory)
+            self._sealed.forget()
+            try:
+                sync_directory(self.directory.parent)
+                self._places = LogPlaces.survey(self.directory, self._live, seals=True)
+            except (DamagedError, OSError) as error:
+                self._failed = True
+                raise CommitFailedError(f"{self.directory}: {error}") from error
+        self._forget_cached()
 
     def _create_segment(self, number: int, epoch: int) -> None:
         """Make an empty segment appear under its name, whole."""
-        path = self._path(number)
+        path = segment_path(self.directory, number)
         building = path.with_name(path.name + _BUILDING_SUFFIX)
         building.mkdir()
         Segment.create(building, self.options.segment_bytes_max, epoch)
@@ -227,10 +277,11 @@ class LmdbEventLog(ChainedLog):
     # Opening
 
     def _open_as_reader(self, head: Head | None) -> None:
-        numbers = self._numbers()
+        numbers = segment_numbers(self.directory)
         if not numbers:
             raise DamagedError(f"{self.directory}: holds no log")
-        self._live = Segment.open_live(self._path(numbers[-1]), 0, writable=False)
+        path = segment_path(self.directory, numbers[-1])
+        self._live = Segment.open_live(path, 0, writable=False)
         try:
             self._look_around(head)
         except BaseException:
@@ -239,12 +290,12 @@ class LmdbEventLog(ChainedLog):
 
     def _open_as_owner(self, epoch: int, head: Head | None, create: bool) -> None:
         """Become the writer, finishing what a crash left behind."""
-        if not create and not self._numbers():
+        if not create and not segment_numbers(self.directory):
             raise DamagedError(f"{self.directory}: holds no log")
         make_directory(self.directory)
         for debris in self.directory.glob(f"*{_BUILDING_SUFFIX}"):
             shutil.rmtree(debris)
-        if not self._numbers():
+        if not segment_numbers(self.directory):
             if head is not None and head.last_sequence:
                 raise DamagedError(f"{self.directory}: every segment is missing")
             self._create_segment(1, 0)
@@ -256,10 +307,10 @@ class LmdbEventLog(ChainedLog):
 
     def _claim(self, epoch: int, head: Head | None) -> bool:
         """Raise the epoch of the last segment; tell whether it is the one to write to."""
-        number = self._numbers()[-1]
+        number = segment_numbers(self.directory)[-1]
         self._followed = None
         self._live = Segment.open_live(
-            self._path(number), self.options.segment_bytes_max, writable=True
+            segment_path(self.directory, number), self.options.segment_bytes_max, writable=True
         )
         try:
             # The epoch's commit reuses the older meta page, which may be all that is left of a
@@ -271,7 +322,7 @@ class LmdbEventLog(ChainedLog):
             if read_seal(self._live.directory) is not None:
                 # Sealed without a successor, or by a writer that was faster than we were. Now
                 # that its epoch is raised, no one else can go on from here.
-                if self._numbers()[-1] == number:
+                if segment_numbers(self.directory)[-1] == number:
                     self._create_segment(number + 1, former_epoch)
                 return False
             self._look_around(head)  # at what a former writer may have added since
@@ -284,80 +335,45 @@ class LmdbEventLog(ChainedLog):
 
     def _look_around(self, head: Head | None) -> None:
         """Find where the log begins and ends; raise DamagedError unless it is whole."""
-        self._places = self._survey()
-        self._end = self._find_end()
+        seals = self._epoch is not None
+        self._places = LogPlaces.survey(self.directory, self._live, seals=seals)
+        self._end = self._places.end(self._live)
         if self._strict:
-            start = self._places[-1].first_sequence - 1, self._chain_before_live()
+            start = self._places.before_live
             self._followed = self._live.require_chain(self._followed or start, self.last_sequence)
             if self._followed != self._end:
                 raise DamagedError(f"{self._live.directory / DATA}: does not reach its own end")
         if head is not None:
             self.require_head(head)
 
-    def _survey(self) -> list[_Place]:
-        """Find the segments and that each follows the one before, by their seals."""
-        live_number = int(self._live.directory.name)
-        numbers = [number for number in self._numbers() if number <= live_number]
-        if numbers != list(range(1, live_number + 1)):
-            raise DamagedError(f"{self.directory}: segments are missing, there are {numbers}")
-        places = []
-        next_sequence, chain = 1, EMPTY_HASH
-        for number in numbers[:-1]:
-            seal = read_seal(self._path(number)) or self._seal_again(number)
-            if (seal.first_sequence, seal.first_previous_hash) != (next_sequence, chain):
-                raise DamagedError(f"{self._path(number)}: does not follow the segment before")
-            require_pages(self._path(number) / DATA, seal.pages)
-            places.append(_Place(next_sequence, number, seal))
-            next_sequence, chain = seal.last_sequence + 1, seal.last_hash
-        ends = self._live.ends()
-        if ends and (ends[0][0], previous_hash(ends[0][1])) != (next_sequence, chain):
-            raise DamagedError(f"{self._live.directory}: does not follow the segment before")
-        return [*places, _Place(next_sequence, live_number, None)]
-
-    def _seal_again(self, number: int) -> Seal:
-        """Make the seal of a segment that has a successor, but whose own seal was lost."""
-        segment = Segment.open_sealed(self._path(number), checked=False)
-        try:
-            seal = make_seal(segment)
-        finally:
-            segment.close()
-        if self._epoch is not None:
-            write_seal(self._path(number), seal)
-        return seal
-
-    def _find_end(self) -> tuple[int, bytes]:
-        ends = self._live.ends()
-        if ends:
-            first_sequence, data = ends[1]
-            file = self._live.directory / DATA
-            return decode_at(first_sequence, data, file).last_sequence, record_hash(data)
-        return self._places[-1].first_sequence - 1, self._chain_before_live()
-
-    def _chain_before_live(self) -> bytes:
-        seal = self._places[-2].seal if len(self._places) > 1 else None
-        return seal.last_hash if seal else EMPTY_HASH
+    def _hash_behind(self, sequence: int, last_hash: bytes) -> bytes:
+        return self._places.hash_behind(sequence, last_hash)
 
     # Reading
 
     def _locate(self, sequence: int) -> int:
         with self._segments_lock:
-            found = self._segment_at(self._index(sequence)).locate(sequence)
+            found = self._segment_at(self._places.index(sequence)).locate(sequence)
         if found is None:
             raise DamagedError(f"{self._file_of(sequence)}: no record holds sequence {sequence}")
         return found
 
     def _fetch(self, first_sequence: int) -> bytes:
         with self._segments_lock:
-            data = self._segment_at(self._index(first_sequence)).fetch(first_sequence)
+            data = self._segment_at(self._places.index(first_sequence)).fetch(first_sequence)
         if data is None:
             raise DamagedError(
                 f"{self._file_of(first_sequence)}: no record begins at {first_sequence}"
             )
         return data
 
+    def _peek_at(self, sequence: int) -> Event | None:
+        with self._segments_lock:
+            return self._segment_at(self._places.index(sequence)).peek(sequence)
+
     def _scan(self, from_sequence: int) -> Iterator[tuple[int, bytes]]:
-        index = self._index(from_sequence)
-        while index < len(self._places):
+        index = self._places.index(from_sequence)
+        while index < len(self._places.each):
             yield from self._scan_place(index, from_sequence)
             index += 1
 
@@ -371,6 +387,14 @@ class LmdbEventLog(ChainedLog):
                 return
             yield first_sequence, data
 
+    def followed_hash(self, index: int) -> bytes:
+        """Return what a segment itself remembers of the hash that the next one goes on from.
+
+        index: into `segments`. Errors: DamagedError.
+        """
+        with self._segments_lock:
+            return self._segment_at(index).followed_hash
+
     def _scan_place(self, index: int, from_sequence: int) -> Iterator[tuple[int, bytes]]:
         """Yield what one segment holds; it is read a chunk at a time, so that others may go on."""
         while True:
@@ -381,47 +405,24 @@ class LmdbEventLog(ChainedLog):
             yield from chunk
             from_sequence = chunk[-1][0] + 1
 
-    def _index(self, sequence: int) -> int:
-        return bisect_right(self._places, sequence, key=lambda place: place.first_sequence) - 1
+    def check_sealed(self) -> None:
+        """Walk the sealed segments that nobody has read yet, so that whoever does need not wait.
+
+        For a background thread; ends when the log is closed. Damage is noted for whoever meets it.
+        """
+        for index in range(len(self._places.each) - 1):
+            with self._segments_lock:
+                if self._head_file is None:
+                    return
+                with suppress(DamagedError):
+                    self._segment_at(index)
 
     def _segment_at(self, index: int) -> Segment:
         """Return the open segment at `index`; the caller holds `_segments_lock`."""
-        place = self._places[index]
-        if place.seal is None:
+        seal = self._places.each[index].seal
+        if seal is None:
             return self._live
-        segment = self._sealed_open.get(place.number)
-        if segment is None:
-            checked = place.number in self._sealed_checked
-            if self._strict and not checked:
-                segment = self._open_checked(place.number, place.seal)
-            else:
-                segment = Segment.open_sealed(self._path(place.number), checked=checked)
-            self._sealed_checked.add(place.number)
-            self._sealed_open[place.number] = segment
-            if len(self._sealed_open) > SEALED_OPEN_MAX:
-                self._sealed_open.popitem(last=False)[1].close()
-        self._sealed_open.move_to_end(place.number)
-        return segment
-
-    def _open_checked(self, number: int, seal: Seal) -> Segment:
-        """Open a sealed segment that is walked first, once: what was found damaged stays so."""
-        damage = self._sealed_damaged.get(number)
-        if damage is not None:
-            raise DamagedError(damage)
-        try:
-            return open_checked(self._path(number), seal)
-        except DamagedError as error:
-            self._sealed_damaged[number] = str(error)
-            raise
-
-    def _numbers(self) -> list[int]:
-        if not self.directory.is_dir():
-            return []
-        names = (path.name for path in self.directory.iterdir())
-        return sorted(int(name) for name in names if _NAME.fullmatch(name))
-
-    def _path(self, number: int) -> Path:
-        return self.directory / f"{number:08d}"
+        return self._sealed.get(self._places.path(index), seal)
 
     def _file_of(self, sequence: int) -> str:
-        return str(self._path(self._places[self._index(sequence)].number) / DATA)
+        return str(self._places.path(self._places.index(sequence)) / DATA)

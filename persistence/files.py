@@ -6,6 +6,7 @@ either the old or the whole new content is there. Knows nothing of what the byte
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ TEMPORARY_SUFFIX = ".tmp"
 MODE = 0o666  # of a new file, less what the umask takes away
 DIRECTORY_MODE = 0o777  # likewise of a new directory
 PRIVATE_MODE = 0o700  # of a directory whose content is its owner's alone
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 WRITE_BYTES_MAX = 16 << 20  # a write releases the GIL; this bounds how long one call holds a buffer
 
 
@@ -51,6 +54,28 @@ def make_directory(directory: Path, mode: int = DIRECTORY_MODE) -> None:
         each.mkdir(mode if each == directory else DIRECTORY_MODE, exist_ok=True)
         sync_directory(each)
         sync_directory(each.parent)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two files or directories take each other's place, in one step; not yet durable.
+
+    Raises OSError, also where the file system cannot do that: nothing was changed then.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(one), os.fsencode(other)
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{os.strerror(number)}: exchanging {one} and {other}")
+
+
+def require_exchange(directory: Path) -> None:
+    """Raise OSError unless directories in `directory` can be exchanged; leaves nothing there."""
+    one, other = directory / "one", directory / "other"
+    one.mkdir()
+    other.mkdir()
+    exchange(one, other)
+    one.rmdir()
+    other.rmdir()
 
 
 def write_at(descriptor: int, data: bytes, position: int) -> None:

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from persistence.chained_log import EventLog
-from persistence.errors import DamagedError, FormatTooNewError, RanknodeError
+from persistence.errors import DamagedError, FormatTooNewError, OutdatedError, RanknodeError
 from persistence.records import EventsRecord, Record
 from persistence.snapshot import Column, list_snapshots, read_snapshot
 
 LOG_HASH = "log_hash"  # in a snapshot's header: the log's hash at the snapshot's sequence
 
 # How a state may refuse a snapshot's content: it contradicts itself, or a part is missing.
-LOAD_ERRORS = (DamagedError, FormatTooNewError, OSError, ValueError, LookupError, TypeError)
+LOAD_ERRORS = (
+    DamagedError, FormatTooNewError, OutdatedError, OSError, ValueError, LookupError, TypeError,
+)  # fmt: skip
 
 
 class Machine(Protocol):

@@ -10,7 +10,6 @@ it.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import shutil
@@ -24,7 +23,7 @@ import msgspec
 from persistence.chained_log import decode_as
 from persistence.errors import DamagedError
 from persistence.event_log import HEAD, LmdbEventLog, LogOptions
-from persistence.files import sync_directory
+from persistence.files import exchange, sync_directory
 from persistence.head import Head, read_head
 from persistence.pages import page_findings
 from persistence.records import (
@@ -46,9 +45,10 @@ from persistence.salvage import (
     longest_row,
     row_to,
 )
-from persistence.sealing import make_seal, open_checked
+from persistence.sealing import make_seal, open_checked, whole_hash
 from persistence.segments import (
     DATA,
+    EMPTY_SEGMENT_BYTES,
     SCAN_BYTES_MAX,
     Seal,
     Segment,
@@ -58,12 +58,9 @@ from persistence.segments import (
 from persistence.value_file import VERSION, read_value, write_value
 
 NOTE = "repaired"  # beside the segments of a log that was built here
-EMPTY_SEGMENT_BYTES = 1 << 20  # what LMDB's pages take besides those of the records, and more
 WHY_CHARACTERS_MAX = 500
 
 _SEGMENT_NAME = re.compile(r"[0-9]{8}")
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 
 
 class RepairNote(msgspec.Struct, frozen=True):
@@ -76,11 +73,26 @@ class RepairNote(msgspec.Struct, frozen=True):
 
 
 class Part(NamedTuple):
-    """What is kept of one segment: all of it as it is, where it has a seal, or a row of records."""
+    """What is kept of one segment: all of it as it is, where it has a seal, or a row of records.
+
+    followed_hash: what the next segment goes on from, where that is not the hash of the last one.
+    """
 
     directory: Path
     seal: Seal | None
     row: list[Found]
+    followed_hash: bytes = b""
+
+    @property
+    def written_again(self) -> bool:
+        """Whether the next segment goes on from another hash than that of the last record."""
+        return bool(self.followed_hash or (self.seal and self.seal.followed_hash))
+
+    def records(self) -> Iterator[tuple[Record, bytes]]:
+        """Yield the records that are kept, each with its own hash."""
+        if self.seal is None:
+            return ((decode(found.read()), found.hash) for found in self.row)
+        return _records_of(self.directory)
 
 
 @dataclass(frozen=True)
@@ -97,12 +109,14 @@ class LogSurvey:
     epoch: int
 
     def kept(self) -> Iterator[tuple[Record, bytes]]:
-        """Yield the records that are kept, each with its hash."""
+        """Yield the records that are kept, each with the hash that vouches for all up to it."""
+        before: list[bytes] = []
         for part in self.parts:
-            if part.seal is None:
-                yield from ((decode(found.read()), found.hash) for found in part.row)
-            else:
-                yield from _records_of(part.directory)
+            own_hash = EMPTY_HASH
+            for record, own_hash in part.records():
+                yield record, whole_hash(own_hash, before)
+            if part.written_again:
+                before.append(own_hash)
 
     def dropped(self) -> Iterator[Record]:
         """Yield the records that are legible but not kept, in order, none of them twice."""
@@ -131,14 +145,17 @@ def survey_log(directory: Path, until: int = SEQUENCE_MAX) -> LogSurvey:
         seal = _seal_if_whole(path, end, until) if path != paths[-1] else None
         if seal is not None:
             parts.append(Part(path, seal, []))
-            end = seal.last_sequence, seal.last_hash
+            end = seal.end
             known = max(known, seal.last_sequence)
             continue
         finds, tree = find_records(path / DATA), _read_tree(path)
         committed = _committed_ends(path, head)
         row = _row(finds, tree, end, committed, until)
-        parts.append(Part(path, None, row))
+        followed_hash = _followed_hash(path, row)
+        parts.append(Part(path, None, row, followed_hash))
         end = row[-1].end if row else end
+        if followed_hash:
+            end = end[0], followed_hash
         known = max([known, *(sequence for sequence, _ in committed)])
         known = _highest(known, finds, tree, guess=head is None and path == paths[-1])
         epoch = max(epoch, tree.epoch if tree else 0)
@@ -227,6 +244,16 @@ def _committed_ends(path: Path, head: Head | None) -> list[End]:
     except DamagedError:
         seal = None
     return [*ends, (seal.last_sequence, seal.last_hash)] if seal else ends
+
+
+def _followed_hash(path: Path, row: Sequence[Found]) -> bytes:
+    """Return what the next segment goes on from behind a row that reaches its segment's end."""
+    try:
+        seal = read_seal(path)
+    except DamagedError:
+        return b""
+    reached = seal is not None and row and row[-1].end == (seal.last_sequence, seal.last_hash)
+    return seal.followed_hash if seal is not None and reached else b""
 
 
 def _seal_if_whole(path: Path, start: End, until: int) -> Seal | None:
@@ -342,6 +369,8 @@ def _build_segment(part: Part, path: Path) -> None:
     try:
         for batch in _batches(part.row):
             segment.put(batch, 0)
+        if part.followed_hash:
+            segment.put_followed_hash(part.followed_hash)
         write_seal(path, make_seal(segment))
     finally:
         segment.close()
@@ -368,11 +397,7 @@ def put_in_place(built: Path, log: Path) -> None:
     cannot exchange two directories: nothing was changed then.
     """
     if log.exists():
-        libc = ctypes.CDLL(None, use_errno=True)
-        names = os.fsencode(built), os.fsencode(log)
-        if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"{os.strerror(number)}: exchanging {built} and {log}")
+        exchange(built, log)
     else:
         built.rename(log)
     sync_directory(log.parent)

@@ -6,12 +6,16 @@ each record of the segment, once it has the hash that it claims, is the one that
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from persistence.chained_log import decode_at
 from persistence.errors import DamagedError
-from persistence.records import previous_hash, record_hash
+from persistence.records import HASH_BYTES, previous_hash, record_hash
 from persistence.segments import DATA, Seal, Segment
+
+_PERSONALISATION = b"ranknode log"
 
 
 def make_seal(segment: Segment) -> Seal:
@@ -32,6 +36,7 @@ def make_seal(segment: Segment) -> Seal:
         first_previous_hash=previous_hash(first),
         last_hash=record_hash(last),
         pages=segment.pages,
+        followed_hash=segment.followed_hash,
     )
 
 
@@ -55,3 +60,15 @@ def _require_sealed(segment: Segment, seal: Seal) -> None:
     end = segment.require_chain(start, seal.last_sequence)
     if (*end, segment.entries) != (seal.last_sequence, seal.last_hash, seal.records):
         raise DamagedError(f"{segment.directory / DATA}: is not what was sealed")
+
+
+def whole_hash(own_hash: bytes, before: Sequence[bytes]) -> bytes:
+    """Return a hash that vouches for a log up to a record whose own hash is `own_hash`.
+
+    before: the last hashes of earlier segments that were written again, in order. What follows one
+    of these follows its former self, so that no later hash vouches for it.
+    """
+    if not before:
+        return own_hash
+    hashes = b"".join([*before, own_hash])
+    return hashlib.blake2b(hashes, digest_size=HASH_BYTES, person=_PERSONALISATION).digest()

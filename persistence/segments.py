@@ -2,8 +2,9 @@
 
 Owns how an environment is created, checked, opened, read and written. A segment's directory holds
 LMDB's `data.mdb` and `lock.mdb` and, once it is full, the file `sealed`. In the environment, a
-key is the first sequence of its record, 8 bytes big-endian; one more key, a single zero byte, which
-sorts before all of them, holds the epoch of the log's owner.
+key is the first sequence of its record, 8 bytes big-endian. Two more keys sort before all of them:
+one zero byte holds the epoch of the log's owner; two hold the hash that the next segment goes on
+from, in a segment that was written again since that one began.
 
 LMDB trusts its file: an offset out of place may end the process. So each environment is walked
 by lmdb's own offline verifier, which never maps the file, before its tree is used. Records carry
@@ -13,10 +14,12 @@ their own hash, the epoch a checksum. Knows nothing of the segments before and a
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import msgspec
@@ -27,17 +30,20 @@ from persistence.errors import (
     FencedError,
     written_by_newer,
 )
+from persistence.files import sync_directory
 from persistence.pages import page_findings, require_meta, require_pages
-from persistence.records import link_of
+from persistence.records import Event, link_of, peek
 from persistence.value_file import VERSION, read_value, write_value
 
 DATA = "data.mdb"
 SEALED = "sealed"
 SCAN_BYTES_MAX = 4 << 20  # what one short read transaction of a scan copies out, about
+EMPTY_SEGMENT_BYTES = 1 << 20  # what LMDB's pages take besides those of the records, and more
 NODE_PAGES = 2  # pages one more record may dirty besides those of its value
 COMMIT_PAGES = 64  # pages of one commit besides its records: the tree's spine, the free list
 
 _EPOCH_KEY = b"\0"
+_FOLLOWED_KEY = b"\0\0"
 _FIRST_KEY = bytes(8)  # at or before the key of every record
 # The checksum, the last 8 bytes, covers all before it whatever the format, which the length tells.
 _EPOCH = struct.Struct("<Q8s")
@@ -49,6 +55,8 @@ class Seal(msgspec.Struct, frozen=True):
     """What a full segment holds. last_hash, the end of a chain of hashes, vouches for all of it.
 
     first_previous_hash is the hash that the chain goes on from, pages what the tree occupies.
+    followed_hash is what the next segment goes on from where that is not last_hash, since this one
+    was written again; empty otherwise.
     """
 
     first_sequence: int
@@ -57,7 +65,13 @@ class Seal(msgspec.Struct, frozen=True):
     first_previous_hash: bytes
     last_hash: bytes
     pages: int
+    followed_hash: bytes = b""
     version: int = VERSION
+
+    @property
+    def end(self) -> tuple[int, bytes]:
+        """Return the last sequence and the hash that the next segment goes on from."""
+        return self.last_sequence, self.followed_hash or self.last_hash
 
 
 def read_seal(directory: Path) -> Seal | None:
@@ -76,12 +90,20 @@ def write_seal(directory: Path, seal: Seal) -> None:
     write_value(directory / SEALED, seal)
 
 
+def link_files(source: Path, target: Path) -> None:
+    """Make the directory `target` another place of the segment in `source`; durable on return."""
+    target.mkdir()
+    for path in source.iterdir():
+        os.link(path, target / path.name)
+    sync_directory(target)
+
+
 class Segment:
     """An open environment.
 
     Opening: `open_live` to write or to read beside a writer, `open_sealed`; `create`.
     Reading, each in one short transaction: `entries`, `pages`, `epoch`, `locate`, `fetch`,
-    `ends`, `chunk`. Writing: `raise_epoch`, `put`, `fenced`. Reads are safe from any thread
+    `peek`, `ends`, `chunk`. Writing: `raise_epoch`, `put`, `fenced`. Reads are safe from any thread
     beside one writing thread.
     """
 
@@ -138,7 +160,18 @@ class Segment:
     @property
     def entries(self) -> int:
         """Return how many records the segment holds."""
-        return self._environment.stat()["entries"] - 1
+        others = 2 if self.followed_hash else 1
+        return self._environment.stat()["entries"] - others
+
+    @property
+    def followed_hash(self) -> bytes:
+        """Return the hash that the next segment goes on from; empty where it is the last one's."""
+        with self._read() as transaction:
+            value = transaction.get(_FOLLOWED_KEY) or b""
+        content, checksum = value[:-_EPOCH_CHECKSUM_BYTES], value[-_EPOCH_CHECKSUM_BYTES:]
+        if value and _checksum(content) != checksum:
+            raise DamagedError(f"{self.directory / DATA}: the hash that follows it is not legible")
+        return content
 
     @property
     def pages(self) -> int:
@@ -159,18 +192,27 @@ class Segment:
     def locate(self, sequence: int) -> int | None:
         """Return the first sequence of the last record that begins at or before `sequence`."""
         with self._read() as transaction, transaction.cursor() as cursor:
-            wanted = _key(sequence)
-            if not cursor.set_range(wanted):
-                found = cursor.last()
-            else:
-                found = cursor.key() == wanted or cursor.prev()
-            key = cursor.key()
-            return _sequence(key) if found and key != _EPOCH_KEY else None
+            return _sequence(cursor.key()) if _seek(cursor, sequence) else None
 
     def fetch(self, first_sequence: int) -> bytes | None:
         """Return the bytes of the record that begins at `first_sequence`, None if none does."""
         with self._read() as transaction:
             return transaction.get(_key(first_sequence))
+
+    def peek(self, sequence: int) -> Event | None:
+        """Return the event that has `sequence`, unverified; None where it is no event.
+
+        Only the pages that the event lies on are read, and only the event is copied. Raises
+        DamagedError where no record holds `sequence`.
+        """
+        with (
+            self._damage_named(),
+            self._environment.begin(buffers=True) as transaction,
+            transaction.cursor() as cursor,
+        ):
+            if not _seek(cursor, sequence):
+                raise DamagedError(f"{self.directory / DATA}: no record holds sequence {sequence}")
+            return peek(cursor.value(), sequence)
 
     def ends(self) -> tuple[tuple[int, bytes], tuple[int, bytes]] | None:
         """Return first sequence and bytes of the first and the last record, None if empty."""
@@ -247,6 +289,11 @@ class Segment:
             for first_sequence, data in items:
                 if not transaction.put(_key(first_sequence), data, append=True):
                     raise AssertionError(f"sequence {first_sequence} is not the log's next")
+
+    def put_followed_hash(self, followed_hash: bytes) -> None:
+        """Commit the hash that the next segment goes on from. Raises CommitFailedError."""
+        with self._write() as transaction:
+            transaction.put(_FOLLOWED_KEY, followed_hash + _checksum(followed_hash))
 
     @contextmanager
     def fenced(self, epoch: int) -> Iterator[None]:
@@ -351,6 +398,17 @@ def _environment(
         max_spare_txns=1,
         lib_version=0,
     )
+
+
+def _seek(cursor: lmdb.Cursor[Any], sequence: int) -> bool:
+    """Move to the last record that begins at or before `sequence`; tell whether there is one."""
+    wanted = _key(sequence)
+    found = bool(cursor.set_range(wanted))
+    if not found:
+        found = cursor.last()
+    elif cursor.key() != wanted:
+        found = cursor.prev()
+    return found and bytes(cursor.key()) >= _FIRST_KEY
 
 
 def _key(sequence: int) -> bytes:

@@ -108,3 +108,11 @@ def prune_snapshots(directory: Path, keep: int = 2) -> None:
         path.unlink()
     if doomed:
         sync_directory(directory)
+
+
+def remove_snapshots(directory: Path) -> None:
+    """Remove all snapshots, durably, which leaves the log alone to recover from."""
+    for path in list_snapshots(directory):
+        path.unlink()
+    if directory.is_dir():
+        sync_directory(directory)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from persistence.chained_log import decode_as
-from persistence.errors import DamagedError, FormatTooNewError, RanknodeError
+from persistence.errors import DamagedError, FormatTooNewError, OutdatedError, RanknodeError
 from persistence.event_log import HEAD, LmdbEventLog
 from persistence.head import Head, head_findings, read_head
 from persistence.ownership import OWNER, read_owner
@@ -232,10 +232,24 @@ class _Check(Generic[AuditedT]):
                 if sealed != (self._records - records_before, self._end):
                     sealed_file = f"{LOG}/{path.name}/{SEALED}"
                     self._find(sealed_file, None, "the segment is not what was sealed")
+                else:
+                    self._end = seal.end
+                    self._followed(index, file, seal.followed_hash)
         if self._records == 0 and self._intact:
             self._find(LOG, None, "does not begin with a definition")
         if progress is not None:
             progress(self._log.last_sequence, self._log.last_sequence)
+
+    def _followed(self, index: int, file: str, followed_hash: bytes) -> None:
+        """Find a segment that does not remember, as its seal does, what the next one goes on from.
+
+        Whoever makes a lost seal again relies on it.
+        """
+        try:
+            if self._log.followed_hash(index) != followed_hash:
+                self._find(file, None, "does not remember which hash the next segment goes on from")
+        except DamagedError as error:
+            self._find(file, None, str(error))
 
     def _record(self, file: str, first_sequence: int, data: bytes, confirm_keys: bool) -> None:
         try:
@@ -273,6 +287,8 @@ class _Check(Generic[AuditedT]):
             machine = load_snapshot(path, self._log, self._load)
         except FileNotFoundError:
             return  # a running writer has pruned it
+        except OutdatedError:
+            return  # a board does without it, and drops it with its next ones
         except LOAD_ERRORS as error:
             self._find(f"{SNAPSHOTS}/{path.name}", None, reason(error))
             return

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from persistence import archive as archive_module
 from persistence.archive import (
     ArchiveHeader,
     archive_path,
@@ -163,3 +164,15 @@ def test_removing_keeps_what_is_kept(tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted(kept)
     remove_archives(tmp_path / "missing", ())
     assert list(list_archives(tmp_path / "missing")) == []
+
+
+def test_what_was_interrupted_does_not_come_back(tmp_path, monkeypatch):
+    """Removing it is durable: it may name a member who is said to be erased by then."""
+    synced: list[Path] = []
+    monkeypatch.setattr(archive_module, "sync_directory", synced.append)
+    remove_unfinished(tmp_path)
+    assert synced == []
+    (tmp_path / f"{DAY}.1.archive.tmp").write_bytes(b"ada")
+    remove_unfinished(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert synced == [tmp_path]

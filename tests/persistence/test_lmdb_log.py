@@ -8,8 +8,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from persistence import event_log as event_log_module
-from persistence import segments
+from persistence import sealed_segments, segments
 from persistence.errors import (
     CommitFailedError,
     DamagedError,
@@ -55,7 +54,7 @@ def test_a_log_survives_being_closed(tmp_path):
 
 def test_full_segments_are_sealed(tmp_path):
     """Segments rotate at their limits, and a seal says what its segment holds."""
-    records = written(tmp_path / "log", 40)
+    records = written(tmp_path / "log", 100)
     log = LmdbEventLog.open_readonly(tmp_path / "log")
     seals = [seal for _, seal in log.segments]
     assert len(seals) == log.stats.segments > segments_open_max() + 2
@@ -69,12 +68,12 @@ def test_full_segments_are_sealed(tmp_path):
     # Backwards, so that sealed segments are closed and opened again.
     for record in reversed(records[2:]):
         assert log.event(record.first_sequence) == record.row(0)
-    assert len(log._sealed_open) == segments_open_max()
+    assert log._sealed.open == segments_open_max()
     log.close()
 
 
 def segments_open_max() -> int:
-    return event_log_module.SEALED_OPEN_MAX
+    return sealed_segments.SEALED_OPEN_MAX
 
 
 def test_segments_rotate_before_their_map_is_full(tmp_path):

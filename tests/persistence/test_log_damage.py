@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from persistence import event_log
+from persistence import sealed_segments
 from persistence.errors import DamagedError
 from persistence.event_log import LmdbEventLog
 from tests.persistence.log_samples import SMALL, events, history, seeded
@@ -216,7 +216,7 @@ def test_a_damaged_segment_is_walked_once(sound, monkeypatch):
         walks.append(directory)
         raise DamagedError(f"{directory}: planted")
 
-    monkeypatch.setattr(event_log, "open_checked", walk)
+    monkeypatch.setattr(sealed_segments, "open_checked", walk)
     log = LmdbEventLog(sound, SMALL, epoch=2)
     texts = set()
     for sequence in (1, 2, 3, 3):
