@@ -48,12 +48,30 @@ cdef extern from "fingerprints.h" nogil:
 
 cdef enum:
     PARTS = 256
+    HASHED_BYTES = 24
+    HASHED = 2
+
+KEY_HASHED = HASHED
 
 cdef struct Day:
     int64_t day
     int64_t first_sequence
     int64_t count
     Hash128 sum
+
+
+def hash_key_text(bytes hash_key, bytes key):
+    """Return the 24 bytes that take the place of a key whose text is to be forgotten.
+
+    Its fingerprint, and a hash of 128 bits to confirm it by, both under the board's secret.
+    """
+    cdef Hash128 out
+    cdef uint64_t fingerprint
+    if len(hash_key) != 16:
+        raise ValueError("a hash key has 16 bytes")
+    fingerprint = siphash_64(hash_key, key, len(key))
+    out = siphash_128(hash_key, key, len(key))
+    return (<const uint8_t *>&fingerprint)[:8] + (<const uint8_t *>&out)[:16]
 
 
 cdef class KeySet:
@@ -157,10 +175,11 @@ cdef class KeySet:
 
     def add(
         self, const uint32_t[::1] ends, const uint8_t[::1] blob, int64_t first_sequence,
-        int64_t day,
+        int64_t day, const uint8_t[::1] flags=None,
     ):
         """Remember a batch of keys: key i at sequence first_sequence + i, received on a day.
 
+        flags: a byte for each; KEY_HASHED marks those that `hash_key_text` has replaced.
         Sequences only rise (ValueError); a day below the newest one counts as the newest.
         MemoryError leaves the keys before remembered. O(1) a key; growing moves one table of 256.
         """
@@ -169,6 +188,8 @@ cdef class KeySet:
         cdef Fingerprints *table
         cdef Entry entry
         check_batch(ends, blob, first_sequence)
+        if flags is not None and flags.shape[0] != ends.shape[0]:
+            raise ValueError("flags needs one byte per key")
         if first_sequence < self.next_sequence:
             raise ValueError(f"sequence {first_sequence} does not lie after all before")
         if self.dumping:
@@ -178,7 +199,10 @@ cdef class KeySet:
             return
         cdef Day *bucket = self._bucket(day, first_sequence)
         for i in range(ends.shape[0]):
-            entry.fingerprint = siphash_64(self.key, &blob[start], ends[i] - start)
+            if flags is not None and flags[i] & HASHED and ends[i] - start == HASHED_BYTES:
+                memcpy(&entry.fingerprint, &blob[start], sizeof(uint64_t))
+            else:
+                entry.fingerprint = siphash_64(self.key, &blob[start], ends[i] - start)
             entry.sequence = first_sequence + i
             table = &self.tables[entry.fingerprint >> 56]
             if table.used >= room_of(table):

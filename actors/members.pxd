@@ -35,6 +35,7 @@ cdef extern from "name_table.h" nogil:
         uint64_t hashed,
     )
     void place_name(NameTable *table, uint32_t slot, uint64_t hashed)
+    void take_name(NameTable *table, const Names *names, uint32_t slot, uint64_t hashed)
     void fetch_place(const NameTable *table, uint64_t hashed)
     int resize_table(NameTable *table, const Names *names, uint32_t size)
 

@@ -2,7 +2,7 @@
 """The members of a board: each name held once, found by a keyed hash, with its newest event.
 
 Owns the names (an arena of length-prefixed bytes), the slot of each name (a dense number, given in
-order of first appearance and never reused) and the head of each member's chain of events. Knows
+order of first appearance and never reused, though its name may be replaced) and the head of each member's chain of events. Knows
 nothing of scores or windows; every window of a board indexes by the slots given here.
 
 64 tables (name_table.h), chosen by the top bits of the hash, grow one at a time, by a quarter, so
@@ -13,7 +13,7 @@ from cpython cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 import array
 
@@ -78,7 +78,7 @@ cdef class Members:
     2^31 - 2 members and 4 GiB of names (170 million of 24 bytes); beyond, OverflowError.
 
     Look up: `find`, `name`, `head`, `len()`.
-    Take in a batch: `plan` before the commit, `record` after it.
+    Take in a batch: `plan` before the commit, `record` after it. Forget a name: `rename`.
     Compare and keep: `digest`, `dump`, `load`.
     Look inside: `nbytes`, `_check`.
 
@@ -290,6 +290,49 @@ cdef class Members:
             slots.data.as_ints[i] = <int>slot
             start = ends[i]
         return slots
+
+    def rename(self, Py_ssize_t slot, bytes name not None):
+        """Give a slot another name; no byte of the former one is left among the names. O(n).
+
+        No standings may hold the slot meanwhile, since they order equals by name. Errors:
+        IndexError, ValueError where the name is too long or another slot's.
+        """
+        cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(name)
+        cdef int64_t size = len(name), grow, other
+        cdef uint64_t hashed, former, at, rest
+        cdef uint8_t *stored
+        cdef NameTable *table
+        if not 0 <= slot < self.count:
+            raise IndexError(f"no member has slot {slot}")
+        if size > NAME_BYTES_MAX:
+            raise ValueError(f"the name is longer than {NAME_BYTES_MAX} bytes")
+        if self.dumping:
+            raise RuntimeError("the members are being dumped")
+        hashed = siphash_64(self.names.key, text, size)
+        if self._lookup(text, size, hashed) >= 0:
+            raise ValueError("the name is another member's")
+        table = &self.tables[hashed >> 58]
+        grow = size - self.names.arena[self.names.offsets[slot]]
+        self._reserve(0, grow if grow > 0 else 0)
+        if not has_room(table):
+            if not resize_table(table, &self.names, table.size + table.size // 4 + TABLE_SIZE_MIN):
+                raise MemoryError
+        at = self.names.offsets[slot]
+        stored = self.names.arena + at
+        former = siphash_64(self.names.key, stored + 1, stored[0])
+        sum_subtract(&self.sum, self._term(<uint32_t>slot))
+        take_name(&self.tables[former >> 58], &self.names, <uint32_t>slot, former)
+        rest = at + 1 + stored[0]
+        memmove(self.names.arena + rest + grow, self.names.arena + rest, self.arena_used - rest)
+        self.arena_used += grow
+        if grow < 0:
+            memset(self.names.arena + self.arena_used, 0, -grow)
+        stored[0] = <uint8_t>size
+        memcpy(stored + 1, text, size)
+        for other in range(slot + 1, self.count):
+            self.names.offsets[other] += <uint32_t>grow
+        place_name(table, <uint32_t>slot, hashed)
+        sum_add(&self.sum, self._term(<uint32_t>slot))
 
     @property
     def digest(self):

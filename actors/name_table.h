@@ -3,7 +3,7 @@
  * The names lie elsewhere, in an arena of length-prefixed bytes; a byte of each slot's hash, its
  * tag, stands in the table, so that a probe seldom has to look at a name. A tag of 0 is an empty
  * place. The top six bits of a hash choose among tables, the next 32 the place, the low 7 the
- * tag. Nothing is ever taken out. */
+ * tag. */
 #ifndef RANKNODE_NAME_TABLE_H
 #define RANKNODE_NAME_TABLE_H
 
@@ -62,6 +62,30 @@ static inline void place_name(NameTable *t, uint32_t slot, uint64_t hashed) {
     t->slots[place] = slot;
     t->tags[place] = tag_of(hashed);
     t->used++;
+}
+
+/* Take out a slot that is in the table. What was pushed behind it moves up, as far as its own place
+ * (Knuth, The Art of Computer Programming 3, 6.4, Algorithm R): no mark of it is left. */
+static inline void take_name(NameTable *t, const Names *names, uint32_t slot, uint64_t hashed) {
+    uint32_t hole = place_of(t, hashed);
+    while (!t->tags[hole] || t->slots[hole] != slot)
+        hole = hole + 1 < t->size ? hole + 1 : 0;
+    for (uint32_t place = hole;;) {
+        place = place + 1 < t->size ? place + 1 : 0;
+        if (!t->tags[place])
+            break;
+        const uint8_t *stored = names->arena + names->offsets[t->slots[place]];
+        uint32_t home = place_of(t, siphash_64(names->key, stored + 1, stored[0]));
+        uint32_t from_home = place >= home ? place - home : place + t->size - home;
+        uint32_t from_hole = place >= hole ? place - hole : place + t->size - hole;
+        if (from_home >= from_hole) {
+            t->slots[hole] = t->slots[place];
+            t->tags[hole] = t->tags[place];
+            hole = place;
+        }
+    }
+    t->tags[hole] = 0;
+    t->used--;
 }
 
 /* Fetch ahead the place of a hash, so that the cache misses of a batch overlap. */

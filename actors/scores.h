@@ -83,18 +83,26 @@ static inline int sums_fit(const Order *o, uint64_t largest, const int *entries,
     return fits;
 }
 
-/* Tell whether a row that was loaded can be one: all 0 unless it stands, no unknown flags, and a
- * sum other than 0 has seen a value other than 0. */
-static inline int row_is_sound(const Order *o, int aggregation, uint32_t entry, uint8_t flags) {
-    const int64_t *row = order_row(o, entry);
+/* Tell whether a row can be one that stands: no unknown flags, and a sum other than 0 has seen a
+ * value other than 0. */
+static inline int row_fits(const Order *o, int aggregation, const int64_t *row, uint8_t flags) {
     int scored = 0;
     for (int i = 0; i < o->keys; i++)
         scored |= row[i] != 0;
-    if (!(flags & STANDS))
-        return !flags && !scored && !row[o->keys];
     if (aggregation != AGGREGATE_SUM)
         return flags == STANDS;
     return flags == (STANDS | SCORED) || (flags == STANDS && !scored);
+}
+
+/* Tell whether a row that was loaded can be one: all 0 unless it stands. */
+static inline int row_is_sound(const Order *o, int aggregation, uint32_t entry, uint8_t flags) {
+    const int64_t *row = order_row(o, entry);
+    if (flags & STANDS)
+        return row_fits(o, aggregation, row, flags);
+    for (int i = 0; i <= o->keys; i++)
+        if (row[i])
+            return 0;
+    return !flags;
 }
 
 /* The largest size of a key of a row, or `largest` if that is larger. */

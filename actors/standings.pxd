@@ -94,6 +94,7 @@ cdef extern from "scores.h" nogil:
         const Order *order, uint64_t largest, const int *entries, const int64_t *values,
         size_t count,
     )
+    int row_fits(const Order *order, int aggregation, const int64_t *row, uint8_t flags)
     int row_is_sound(const Order *order, int aggregation, uint32_t entry, uint8_t flags)
     uint64_t largest_key(const Order *order, const int64_t *row, uint64_t largest)
     Hash128 digest_term(const Order *order, const int64_t *units, uint32_t entry)

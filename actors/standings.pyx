@@ -30,8 +30,8 @@ cdef class Standings:
     standing only, 9 to 12 bytes more for each of those, and answer the same. A score is a tuple of
     int64, times are int64 microseconds.
 
-    Change: `apply`, `remove`.
-    A member: `in`, `score`, `achieved_at`, `index`.
+    Change: `apply`, `put`, `remove`.
+    A member: `in`, `score`, `achieved_at`, `row`, `index`.
     Places: `slot_at`, `page`, `better`, `better_distinct`, `place`, `seek`, `len()`.
     Compare and keep: `digest`, `dump`, `load`.
     Seal: `listing`, and the functions `from_listing` and `listing_digest`.
@@ -337,6 +337,48 @@ cdef class Standings:
         sum_add(&self.sum, digest_term(&self.order, self.units, entry))
         self.largest = largest_key(&self.order, row, self.largest)
         return 0
+
+    def row(self, slot):
+        """Return (score, achieved_at, flags), all that is kept of a member; None if it does not
+        stand. O(1).
+
+        What flags mean stands in scores.h; `put` takes them back.
+        """
+        cdef int64_t entry = self._find(slot)
+        if entry == NO_ROW:
+            return None
+        return self._score(entry), order_row(&self.order, entry)[self.order.keys], self.flags[entry]
+
+    def put(self, int slot, tuple score not None, int64_t achieved_at, int flags):
+        """Let a member stand with a row that `row` returned, in place of its own if it has one.
+
+        ValueError for a row that cannot be one. O(log n).
+        """
+        cdef int64_t row[WORDS_MAX]
+        cdef int i, entry
+        if len(score) != self.order.keys or not 0 <= slot < <int64_t>self.members.count:
+            raise ValueError(f"a row has {self.order.keys} score keys and a member's slot")
+        for i in range(self.order.keys):
+            row[i] = score[i]
+        row[self.order.keys] = achieved_at
+        if not row_fits(&self.order, self.aggregation, row, flags):
+            raise ValueError("the flags do not fit the score")
+        if self.dumping:
+            raise RuntimeError("the standings are being dumped")
+        self._look()
+        entry = <int>self._find(slot)
+        if self.map == NULL:
+            self._cover(self.members.count)
+            entry = slot
+        elif entry < 0:
+            self._admit(&slot, 1, &entry)
+        try:
+            self._move(entry, row)
+        except BaseException:
+            if self.map != NULL and not self.flags[entry] & STANDS:
+                self._release(entry)
+            raise
+        self.flags[entry] = flags
 
     def remove(self, slot):
         """Take a member out, as if it had no events; KeyError if it does not stand. O(log n)."""

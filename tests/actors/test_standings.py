@@ -76,6 +76,22 @@ class StandingsMachine(RuleBasedStateMachine):
         for name, _, _ in self.pair.naive.order()[start : start + count]:
             self.pair.remove(name)
 
+    @precondition(lambda self: self.pair.naive.events)
+    @rule(seed=st.integers(0, 1 << 32), over=st.booleans())
+    def take_out_and_put_back(self, seed: int, over: bool) -> None:
+        """Put a row back, whatever stood in its place: it is all there is of a member."""
+        names = sorted(self.pair.naive.events)
+        slot, other = (self.pair.members.find(seeded(seed + n).choice(names)) for n in range(2))
+        row, another = self.pair.real.row(slot), self.pair.real.row(other)
+        if over:
+            self.pair.real.put(slot, *another)
+            assert self.pair.real.row(slot) == another
+        else:
+            self.pair.real.remove(slot)
+            assert self.pair.real.row(slot) is None
+        self.pair.real.put(slot, *row)
+        assert self.pair.real.row(slot) == row
+
     @rule()
     def reload(self) -> None:
         self.pair.reload()
@@ -354,3 +370,19 @@ def test_doctests() -> None:
     result = doctest.testmod(actors.standings)
     assert result.attempted
     assert not result.failed
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("slot", "score", "flags"),
+    [(0, (1, 2), 1), (9, (1,), 1), (-1, (1,), 1), (0, (1,), 0), (0, (1,), 7)],
+)
+def test_what_is_no_row_is_not_put(sparse, slot, score, flags):
+    """A row of another width, of no member or with flags that none has changes nothing."""
+    pair = Pair("best", ("desc",), "earliest", False, sparse)
+    pair.apply([(NAMES[0], (5,), 1)])
+    before = pair.real.dump()
+    with pytest.raises(ValueError, match=r"row|flags"):
+        pair.real.put(slot, score, 0, flags)
+    assert pair.real.dump() == before
+    pair.real._check()
