@@ -6,7 +6,7 @@ for JSON, raw text; the annotations say what a client sees.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -26,13 +26,17 @@ class Period(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One member's place. position is 1-based; rank follows the board's rank_method."""
+    """One member's place. position is 1-based; rank follows the board's rank_method.
+
+    profile: left out where the member has none.
+    """
 
     rank: int
     position: int
     member: str
     score: Score
     achieved_at: Time
+    profile: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 class BoardAnswer(msgspec.Struct, frozen=True):
@@ -69,6 +73,41 @@ class RankAnswer(BoardAnswer, frozen=True):
 
     rank: int
     position: int
+
+
+class RangeAnswer(BoardAnswer, frozen=True):
+    """A page of the entries within a range of scores, best first; count is of all of them."""
+
+    entries: list[Entry]
+    count: int
+    next: str | None
+
+
+class Band(msgspec.Struct, frozen=True):
+    """The last member inside the top `percentile` %; null where nobody stands."""
+
+    percentile: Number
+    position: int | None
+    score: Score | None
+
+
+class BandsAnswer(BoardAnswer, frozen=True):
+    """Bands, in the order they were asked for."""
+
+    bands: list[Band]
+
+
+class LocalEntry(Entry, frozen=True, kw_only=True):
+    """An entry among those that were looked up: local_rank follows the board's rank_method."""
+
+    local_rank: int
+
+
+class LookupAnswer(BoardAnswer, frozen=True):
+    """The members that stand, best first, and those that do not, in the order they were named."""
+
+    entries: list[LocalEntry]
+    missing: list[str]
 
 
 class DigestAnswer(BoardAnswer, frozen=True):
@@ -139,3 +178,102 @@ class BatchAnswer(msgspec.Struct, frozen=True):
     duplicates: int
     rejected: int
     sequence: int
+
+
+class RulingAnswer(msgspec.Struct, frozen=True):
+    """The answer to moderation: sequence is that of the record that makes it so."""
+
+    board: str
+    sequence: int
+
+
+class HistoryItem(msgspec.Struct, frozen=True):
+    """One event of a member. voided: it no longer counts, by itself or with the whole member."""
+
+    sequence: int
+    value: Score
+    occurred_at: Time
+    received_at: Time
+    source: str | None
+    idempotency_key: str
+    voided: bool
+
+
+class HistoryAnswer(msgspec.Struct, frozen=True):
+    """A page of a member's events, newest first."""
+
+    board: str
+    sequence: int
+    member: str
+    events: list[HistoryItem]
+    next: str | None
+
+
+Action = Literal[
+    "void", "hide", "unhide", "remove", "profile", "dispute", "uphold", "reject", "erase", "erased"
+]
+
+
+class AuditItem(msgspec.Struct, frozen=True):
+    """One record of moderation. key: the id of the API key that asked for it.
+
+    event_sequence: of the event that it is about; dispute: the id of one opened or settled.
+    """
+
+    sequence: int
+    at: Time
+    action: Action
+    actor: str
+    reason: str
+    key: str | None
+    member: str
+    event_sequence: int | None
+    dispute: str | None
+
+
+class AuditAnswer(msgspec.Struct, frozen=True):
+    """A page of the records of all moderation, newest first."""
+
+    board: str
+    sequence: int
+    records: list[AuditItem]
+    next: str | None
+
+
+DisputeStatus = Literal["open", "upheld", "rejected"]
+
+
+class DisputeItem(msgspec.Struct, frozen=True):
+    """A dispute about one event. windows: the ids of those that the event counted in.
+
+    note, actor and settled_at are null while it is open.
+    """
+
+    id: str
+    status: DisputeStatus
+    event_sequence: int
+    member: str
+    windows: list[str]
+    reason: str
+    opened_by: str
+    opened_at: Time
+    note: str | None
+    actor: str | None
+    settled_at: Time | None
+
+
+class DisputeAnswer(DisputeItem, frozen=True, kw_only=True):
+    """A dispute that was opened or settled; sequence is that of the record."""
+
+    board: str
+    sequence: int
+
+
+class DisputesAnswer(msgspec.Struct, frozen=True):
+    """A page of disputes, newest first; count is of all that were asked for."""
+
+    board: str
+    sequence: int
+    disputes: list[DisputeItem]
+    count: int
+    next: str | None

@@ -12,16 +12,21 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
+from actors.closed_window import ClosedWindow, Revision
 from actors.counting import Window, count_events
 from actors.definition import Definition, from_record
 from actors.keyset import KeySet
 from actors.members import Members
 from actors.periods import ALL_TIME, Calendar
+from actors.ruling_effects import apply_ruling
+from actors.rulings import Rulings
 from actors.standings import Standings
+from persistence.errors import FormatTooNewError, OutdatedError
 from persistence.records import (
     DefinitionRecord,
     EventsRecord,
     Record,
+    RulingRecord,
     SequencesLostRecord,
     WindowClosedRecord,
     WindowOpenedRecord,
@@ -29,6 +34,7 @@ from persistence.records import (
 from persistence.snapshot import Column
 
 DAY_US = 86_400 * 1_000_000
+DUMP_FORM = 2  # what `dump` copies; one of another form is not loaded
 
 
 class Identity(NamedTuple):
@@ -38,31 +44,6 @@ class Identity(NamedTuple):
     incarnation: str
     hash_key: bytes
     created_at_us: int
-
-
-class ClosedWindow(NamedTuple):
-    """What the board remembers of a window that closed; its standings are in an archive.
-
-    closes_at_us: when it was due. sequence: of the record that closed it. digest: of its standings
-    then, free of their order.
-    """
-
-    id: str
-    kind: str
-    start_us: int | None
-    end_us: int
-    closes_at_us: int
-    closed_at_us: int
-    sequence: int
-    members: int
-    digest: bytes
-    revision: int
-
-    def holds(self, occurred_at_us: int) -> bool:
-        """Tell whether an instant lies in the window."""
-        return (
-            self.start_us is None or self.start_us <= occurred_at_us
-        ) and occurred_at_us < self.end_us
 
 
 class Board:
@@ -75,8 +56,9 @@ class Board:
 
     windows: the open ones, by id. closed: those kept, by id, in the order of their closing.
     expired_until_us: by kind, the end of the last closed window that is kept no longer.
-    unsealed: closed windows whose standings nobody has written to an archive yet. They are no part
-    of the state: whoever applies records takes them out.
+    unsealed: closed windows whose newest standings, hidden members among them, nobody has written
+    to an archive yet. They are no part of the state: whoever applies records takes them out.
+    rulings: what moderators decided. hidden_slots: of the hidden members that ever had an event.
 
     keys_floor_us: no key received before this instant is remembered any more (less a margin of a
     day, so that an event dated into the future by the tolerance is covered too); None while none
@@ -90,6 +72,8 @@ class Board:
         self.closed: dict[str, ClosedWindow] = {}
         self.expired_until_us: dict[str, int] = {}
         self.unsealed: dict[str, Window] = {}
+        self.rulings = Rulings()
+        self.hidden_slots: set[int] = set()
         self.calendar: Calendar
         self.identity: Identity
         self.definition: Definition
@@ -110,13 +94,16 @@ class Board:
             case DefinitionRecord():
                 self._define(record)
             case WindowOpenedRecord():
-                self._open_window(record.window, record.start_us, record.end_us)
+                bounds = (record.window, record.start_us, record.end_us)
+                self._open_window(bounds, record.first_sequence)
             case WindowClosedRecord():
                 self._close_window(record)
             case EventsRecord():
                 improved = self._count_events(record)
             case SequencesLostRecord():
                 pass  # nothing is known of what they were, but that none of them is to come
+            case RulingRecord():
+                apply_ruling(self, record)
         self.sequence += record.count
         return improved
 
@@ -140,34 +127,32 @@ class Board:
 
     def rules(self) -> dict[str, Any]:
         """Name what the definition says of a window's standings."""
-        definition = self.definition
-        return {
-            "aggregation": definition.aggregation,
-            "directions": definition.directions,
-            "tie_rule": definition.tie_rule,
-            "distinct": definition.rank_method == "dense",
-            "decimals": definition.decimals,
-        }
+        return rules_of(self.definition)
 
-    def _open_window(self, window: str, start_us: int | None, end_us: int | None) -> None:
-        if window in self.windows or window in self.closed:
-            raise ValueError(f"the window {window} was opened before")
-        standings = Standings(self.members, **self.rules(), sparse=window != ALL_TIME.id)
-        self.windows[window] = Window(
-            window, kind_of(window), start_us, end_us, self.members, standings
-        )
+    def _open_window(
+        self, bounds: tuple[str, int | None, int | None], opened_sequence: int
+    ) -> None:
+        name = bounds[0]
+        if name in self.windows or name in self.closed:
+            raise ValueError(f"the window {name} was opened before")
+        rules = self.rules()
+        standings = Standings(self.members, **rules, sparse=name != ALL_TIME.id)
+        self.windows[name] = Window(bounds, opened_sequence, self.members, rules, standings)
 
     def _close_window(self, record: WindowClosedRecord) -> None:
         window = self.windows.pop(record.window, None)
         if window is None or window.end_us is None:
             raise ValueError(f"the window {record.window} is not open, or never ends")
-        members, digest = len(window.standings), window.standings.digest
+        members, digest = window.size, window.digest
         if (members, digest) != (record.members, record.digest):
             raise ValueError(f"the window {window.id} closed with other standings than these")
+        hidden = window.hidden_names()
+        for name in hidden:
+            window.show(self.members.find(name))  # an archive holds all, hiding lies over it
         self.closed[window.id] = ClosedWindow(
-            window.id, window.kind, window.start_us, window.end_us,
-            window.end_us + self._grace_us, record.recorded_at_us, record.first_sequence,
-            members, digest, revision=1,
+            window.id, window.kind, window.start_us, window.end_us, window.opened_sequence,
+            window.end_us + self._grace_us, record.recorded_at_us,
+            (Revision(record.first_sequence, members, digest),), tuple(hidden),
         )  # fmt: skip
         self.unsealed[window.id] = window
         self._expire()
@@ -214,14 +199,21 @@ class Board:
 
     def _count_events(self, record: EventsRecord) -> dict[str, bytes]:
         for opened in record.opened:
-            self._open_window(opened.window, opened.start_us, opened.end_us)
+            bounds = (opened.window, opened.start_us, opened.end_us)
+            self._open_window(bounds, record.first_sequence)
         slots = self.members.record(
             record.member_ends, record.members, record.previous_sequences, record.first_sequence
         )
         day = record.recorded_at_us // DAY_US
-        self.keys.add(record.key_ends, record.keys, record.first_sequence, day)
+        self.keys.add(record.key_ends, record.keys, record.first_sequence, day, record.flags)
         self._forget_keys(day)
-        return count_events(self.windows.values(), slots, record)
+        if len(self.hidden_slots) < len(self.rulings.hidden):
+            self._find_hidden()  # names that were hidden before they ever played
+        return count_events(self.windows.values(), slots, record, self.hidden_slots)
+
+    def _find_hidden(self) -> None:
+        slots = map(self.members.find, self.rulings.hidden)
+        self.hidden_slots = {slot for slot in slots if slot >= 0}
 
     def _forget_keys(self, today: int) -> None:
         """Give up the keys of days that no accepted event can come back from.
@@ -242,7 +234,7 @@ class Board:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the structures hold."""
-        windows = sum(window.standings.nbytes for window in self.windows.values())
+        windows = sum(window.nbytes for window in self.windows.values())
         return self.members.nbytes + self.keys.nbytes + windows
 
     def state_digest(self) -> str:
@@ -258,11 +250,13 @@ class Board:
         digest.update(repr(self.keys.days).encode())
         for name in sorted(self.windows):
             window = self.windows[name]
-            digest.update(f"{name} {window.start_us} {window.end_us} ".encode())
-            digest.update(window.standings.digest)
+            place = f"{name} {window.start_us} {window.end_us} {window.opened_sequence} "
+            digest.update(place.encode())
+            digest.update(window.digest)
         for closed in self.closed.values():
             digest.update(repr(closed).encode())
         digest.update(repr(sorted(self.expired_until_us.items())).encode())
+        digest.update(self.rulings.digest)
         return digest.hexdigest()
 
     def dump(self) -> tuple[dict[str, Any], list[Column]]:
@@ -271,53 +265,82 @@ class Board:
         Complexity: O(members + keys), at the speed of memory.
         """
         header = {
+            "form": DUMP_FORM,
             "sequence": self.sequence,
             "keys_floor_us": self.keys_floor_us,
             "identity": list(self.identity),
             "definition": self.definition.to_record(),
-            "windows": [[w.id, w.start_us, w.end_us] for w in self.windows.values()],
+            "windows": [
+                [w.id, w.start_us, w.end_us, w.opened_sequence] for w in self.windows.values()
+            ],
             "closed": [list(closed) for closed in self.closed.values()],
             "expired_until_us": dict(self.expired_until_us),
             "state_digest": self.state_digest(),
         }
         columns = _prefixed("members", self.members.dump())
         columns += _prefixed("keys", self.keys.dump())
+        columns += [("rulings", self.rulings.dump())]
         for window in self.windows.values():
             columns += _prefixed(f"window {window.id}", window.standings.dump())
+            if window.hidden is not None:
+                columns += _prefixed(f"hidden {window.id}", window.hidden.dump())
         return header, columns
 
     @classmethod
     def load(cls, header: dict[str, Any], columns: dict[str, memoryview]) -> Self:
         """Make the board that `dump` copied.
 
-        Errors: ValueError or KeyError where the parts contradict each other or their digest.
+        Errors: ValueError or KeyError where the parts contradict each other or their digest,
+        OutdatedError, FormatTooNewError.
         """
+        form = header.get("form", 1)
+        if form < DUMP_FORM:
+            raise OutdatedError("is of an earlier form")
+        if form > DUMP_FORM:
+            raise FormatTooNewError(f"a state of form {form}, unknown to this version")
         board = cls()
         board.sequence = header["sequence"]
         board.keys_floor_us = header["keys_floor_us"]
         board.identity = Identity(*header["identity"])
         board._follow(from_record(header["definition"]))
-        board.closed = {row[0]: ClosedWindow(*row) for row in header["closed"]}
+        board.closed = {row[0]: ClosedWindow.from_header(row) for row in header["closed"]}
         board.expired_until_us = header["expired_until_us"]
         hash_key = board.identity.hash_key
         board.members = Members.load(_under("members", columns), hash_key)
         board.keys = KeySet.load(_under("keys", columns), hash_key)
-        for window, start_us, end_us in header["windows"]:
-            parts = _under(f"window {window}", columns)
-            standings = Standings.load(
-                parts, board.members, **board.rules(), sparse=window != ALL_TIME.id
-            )
-            board.windows[window] = Window(
-                window, kind_of(window), start_us, end_us, board.members, standings
-            )
+        board.rulings = Rulings.load(columns["rulings"])
+        board._find_hidden()
+        for window, start_us, end_us, opened_sequence in header["windows"]:
+            board._load_window((window, start_us, end_us), opened_sequence, columns)
         if board.state_digest() != header["state_digest"]:
             raise ValueError("the loaded state has another digest than the dumped one")
         return board
 
+    def _load_window(
+        self,
+        bounds: tuple[str, int | None, int | None],
+        opened_sequence: int,
+        columns: dict[str, memoryview],
+    ) -> None:
+        name, rules = bounds[0], self.rules()
+        parts = _under(f"window {name}", columns)
+        standings = Standings.load(parts, self.members, **rules, sparse=name != ALL_TIME.id)
+        window = Window(bounds, opened_sequence, self.members, rules, standings)
+        aside = _under(f"hidden {name}", columns)
+        if aside:
+            window.hidden = Standings.load(aside, self.members, **rules, sparse=True)
+        self.windows[name] = window
 
-def kind_of(window: str) -> str:
-    """Name the kind of a window by its id: the part before the date, or all of it."""
-    return window.partition(":")[0]
+
+def rules_of(definition: Definition) -> dict[str, Any]:
+    """Name what a definition says of a window's standings, as `Standings` takes it."""
+    return {
+        "aggregation": definition.aggregation,
+        "directions": definition.directions,
+        "tie_rule": definition.tie_rule,
+        "distinct": definition.rank_method == "dense",
+        "decimals": definition.decimals,
+    }
 
 
 def _prefixed(prefix: str, columns: Sequence[Column]) -> list[Column]:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -23,14 +23,27 @@ import msgspec
 
 from actors import queries, questions
 from actors.errors import Refusal
-from actors.keeper import Keeper
+from actors.keeper import Keeper, StoppedError
 from actors.last_words import end_process
-from actors.logged_board import BoardOptions, LoggedBoard, describe_recovery
-from actors.questions import Ask, Change, Describe, Question, Reply, Submit
+from actors.logged_board import BoardOptions, LoggedBoard, Walked
+from actors.moderation import answer_ruling
+from actors.questions import (
+    Ask,
+    Change,
+    Describe,
+    LogQuestion,
+    Question,
+    Reply,
+    Submit,
+    Verdict,
+)
+from actors.replay import describe_recovery
+from actors.replies import LogReader, damaged, refused, reply_at_once
 from actors.sealed import NotAtHandError
 from actors.submission import Submission, parse_submission
 from persistence.errors import (
     CommitFailedError,
+    DamagedError,
     FencedError,
     RanknodeError,
     StorageFullError,
@@ -68,16 +81,25 @@ class OpenReport(msgspec.Struct, frozen=True):
 NOT_AT_HAND = "not_at_hand"  # for the gateway alone: ask again by `read_slowly`
 
 
-class _Job(NamedTuple):
-    """A submission or a change in the writer's queue."""
+class _Ruling(NamedTuple):
+    """A verdict, and the events that were read for it."""
 
-    work: Submission | Change
+    verdict: Verdict
+    walked: Walked | None
+
+
+class _Upkeep(NamedTuple):
+    """Work of the keeper's that nothing else may come between."""
+
+    work: Callable[[], Awaitable[None]]
+
+
+class _Job(NamedTuple):
+    """A submission, a change, a verdict or upkeep in the writer's queue."""
+
+    work: Submission | Change | _Ruling | _Upkeep
     events: int
     reply: asyncio.Future[Reply]
-
-
-def _refused(refusal: Refusal) -> Reply:
-    return Reply(b"", refusal.code, refusal.detail, refusal.extra)
 
 
 def _now_us() -> int:
@@ -92,6 +114,7 @@ class BoardActor:
         self._options = msgspec.msgpack.decode(options, type=ActorOptions)
         self._writer = ThreadPoolExecutor(1, "writer")
         self._ticking: asyncio.Task[None] | None = None
+        self._log_reader = LogReader()
         self._opening = asyncio.Lock()
         self._host: LoggedBoard | None = None
         self._keeper: Keeper
@@ -155,10 +178,14 @@ class BoardActor:
             raise self._failure from error
         self._failure, self._failures = None, 0
         self._host = host
-        self._keeper = Keeper(host, lambda error: self._end(repr(error)))
+        self._keeper = Keeper(
+            host, lambda error: self._end(repr(error)), self._exclusively, self._writer
+        )
         self._ticking = asyncio.create_task(self._tick(host))
         self._ticking.add_done_callback(self._end_on_error)
         self._keeper.seal_soon()
+        self._keeper.erase_soon()
+        self._log_reader.check_soon(host)
 
     def _open_and_close_due(self) -> LoggedBoard:
         """Open the board, and close what came due meanwhile before anyone asks for it."""
@@ -177,6 +204,8 @@ class BoardActor:
         while not self._closing and host is self._host:
             if host.board.due(_now_us()) and (host.log.claimed or host.log.claimable):
                 self._write_soon()
+            if host.log.claimed:
+                self._keeper.erase_soon()
             await asyncio.sleep(TICK_SECONDS)
 
     # Reading
@@ -187,14 +216,14 @@ class BoardActor:
         try:
             host = await self._opened()
         except Refusal as refusal:
-            return questions.encode([_refused(refusal)] * len(asks))
+            return questions.encode([refused(refusal)] * len(asks))
         replies = []
         slice_ends = time.monotonic() + READ_SLICE_SECONDS
         for ask in asks:
             try:
-                replies.append(_answer(host, ask))
+                replies.append(reply_at_once(host, ask))
             except NotAtHandError:
-                replies.append(_refused(Refusal(NOT_AT_HAND, "it is on disk")))
+                replies.append(refused(Refusal(NOT_AT_HAND, "it is on disk")))
             if time.monotonic() > slice_ends:
                 await asyncio.sleep(0)
                 slice_ends = time.monotonic() + READ_SLICE_SECONDS
@@ -208,13 +237,15 @@ class BoardActor:
                 await self._fetch_and_answer(host, ask) for ask in questions.decode_asks(payload)
             ]
         except Refusal as refusal:
-            replies = [_refused(refusal)] * len(questions.decode_asks(payload))
+            replies = [refused(refusal)] * len(questions.decode_asks(payload))
         return questions.encode(replies)
 
     async def _fetch_and_answer(self, host: LoggedBoard, ask: Ask) -> Reply:
+        if isinstance(ask.question, LogQuestion) and host.board.sequence >= ask.min_sequence:
+            return await self._log_reader.reply(host, ask.question)
         for _ in range(FETCHES_MAX):
             try:
-                return _answer(host, ask)
+                return reply_at_once(host, ask)
             except NotAtHandError as error:
                 await self._keeper.fetch(error)
         raise Refusal("board_unavailable", "the window's archive is being pushed out of memory")
@@ -242,7 +273,7 @@ class BoardActor:
         try:
             await self._opened()
         except Refusal as refusal:
-            return questions.encode([_refused(refusal)] * len(asks))
+            return questions.encode([refused(refusal)] * len(asks))
         replies: list[Reply | asyncio.Future[Reply]] = [self._enqueue(ask.question) for ask in asks]
         return questions.encode(
             [reply if isinstance(reply, Reply) else await reply for reply in replies]
@@ -250,19 +281,35 @@ class BoardActor:
 
     def _enqueue(self, question: Question) -> Reply | asyncio.Future[Reply]:
         if self._closing:
-            return _refused(Refusal("board_unavailable", "the board is being put away"))
+            return refused(Refusal("board_unavailable", "the board is being put away"))
         if isinstance(question, Submit):
             try:
                 submission = parse_submission(question)
             except Refusal as refusal:
-                return _refused(refusal)
-            job = _Job(submission, len(submission.events), asyncio.Future())
-        else:
-            assert isinstance(question, Change)
-            job = _Job(question, 0, asyncio.Future())
+                return refused(refusal)
+            return self._queued(submission, len(submission.events))
+        if isinstance(question, Verdict):
+            return asyncio.create_task(self._walk_and_rule(question))
+        assert isinstance(question, Change)
+        return self._queued(question)
+
+    def _queued(
+        self, work: Submission | Change | _Ruling | _Upkeep, events: int = 0
+    ) -> asyncio.Future[Reply]:
+        job = _Job(work, events, asyncio.Future())
         self._queue.append(job)
         self._write_soon()
         return job.reply
+
+    async def _walk_and_rule(self, verdict: Verdict) -> Reply:
+        """Read what a verdict needs, which may be much, before it takes its turn."""
+        try:
+            walked = await self._log_reader.walk(await self._opened(), verdict)
+        except Refusal as refusal:
+            return refused(refusal)
+        if self._closing:
+            return refused(Refusal("board_unavailable", "the board is being put away"))
+        return await self._queued(_Ruling(verdict, walked))
 
     def _write_soon(self) -> None:
         if self._writing is None or self._writing.done():
@@ -290,8 +337,13 @@ class BoardActor:
             if not self._queue:
                 return
             jobs = self._gather()
+            if isinstance(jobs[0].work, _Upkeep):
+                await self._keep_up(jobs[0].work, jobs[0].reply)
+                continue
             if isinstance(jobs[0].work, Change):
                 replies = [await self._change(host, jobs[0].work)]
+            elif isinstance(jobs[0].work, _Ruling):
+                replies = [await self._rule(host, jobs[0].work)]
             else:
                 replies = await self._submit(host, jobs)
             for job, reply in zip(jobs, replies, strict=True):
@@ -301,9 +353,31 @@ class BoardActor:
                 self._moved.notify_all()
             await self._keeper.copy_if_due()
 
+    async def _exclusively(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do some work between two commits. Errors: StoppedError, those of the work."""
+        if self._closing:
+            raise StoppedError
+        await self._queued(_Upkeep(work))
+
+    async def _keep_up(self, upkeep: _Upkeep, done: asyncio.Future[Reply]) -> None:
+        """Do the keeper's work, whose errors are the keeper's to judge."""
+        try:
+            await upkeep.work()
+        except (RanknodeError, OSError) as error:
+            done.set_exception(error)
+        else:
+            done.set_result(Reply())
+        async with self._moved:
+            self._moved.notify_all()
+
     async def _reopened(self, host: LoggedBoard) -> LoggedBoard:
         """Open the board again, now that there is room to become its writer."""
         self._host = None
+        self._keeper.stop()
+        for job in self._queue:
+            if isinstance(job.work, _Upkeep):
+                job.reply.set_exception(StoppedError())
+        self._queue = deque(job for job in self._queue if not isinstance(job.work, _Upkeep))
         await self._keeper.finish(0)
         await asyncio.get_running_loop().run_in_executor(self._writer, host.close)
         return await self._opened()
@@ -319,7 +393,7 @@ class BoardActor:
             try:
                 await self._commit(host, [planned.record])
             except StorageFullError as error:
-                return [_refused(Refusal("storage_full", str(error)))] * len(jobs)
+                return [refused(Refusal("storage_full", str(error)))] * len(jobs)
         return host.settle(planned)
 
     async def _close_due(self, host: LoggedBoard) -> None:
@@ -342,11 +416,31 @@ class BoardActor:
                 self._keeper.seal_soon()
                 await self._close_due(host)
         except Refusal as refusal:
-            return _refused(refusal)
+            return refused(refusal)
         except StorageFullError as error:
-            return _refused(Refusal("storage_full", str(error)))
+            return refused(Refusal("storage_full", str(error)))
         describe = Describe(change.packed, change.now_us)
         return Reply(queries.answer(host.board, host.archives, describe))
+
+    async def _rule(self, host: LoggedBoard, ruling: _Ruling) -> Reply:
+        """Let a moderator's verdict be a record, and apply it to closed windows as well."""
+        loop = asyncio.get_running_loop()
+        await self._keeper.sealed()
+        try:
+            planned = await loop.run_in_executor(self._writer, host.plan_ruling, *ruling)
+            if planned.record is not None:
+                await self._commit(host, [planned.record])
+                host.rule(planned)
+                self._keeper.seal_soon()
+                self._keeper.erase_soon()
+        except Refusal as refusal:
+            self._keeper.seal_soon()  # it may be for an archive that has to be made again
+            return refused(refusal)
+        except StorageFullError as error:
+            return refused(Refusal("storage_full", str(error)))
+        except DamagedError as error:
+            return refused(damaged(host, error))
+        return Reply(answer_ruling(host.board, ruling.verdict, planned.sequence))
 
     async def _commit(self, host: LoggedBoard, records: Sequence[Record]) -> None:
         """Commit in the writer thread. A commit that fails in itself ends the process."""
@@ -380,19 +474,3 @@ class BoardActor:
         await self._keeper.finish(snapshot_seconds)
         await loop.run_in_executor(self._writer, host.close)
         return host.snapshot_current
-
-
-def _answer(host: LoggedBoard, ask: Ask) -> Reply:
-    if host.board.sequence < ask.min_sequence:
-        return _refused(
-            Refusal("not_yet", f"the board has not reached sequence {ask.min_sequence}")
-        )
-    try:
-        return Reply(queries.answer(host.board, host.archives, ask.question))
-    except Refusal as refusal:
-        return _refused(refusal)
-    except NotAtHandError:
-        raise
-    except Exception:  # noqa: BLE001  one question's bug must not take the call's other questions with it
-        _LOG.exception("a question could not be answered")
-        return _refused(Refusal("internal_error", "the board could not answer this question"))

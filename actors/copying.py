@@ -7,10 +7,11 @@ owner's mark and the listing are made from what was copied. Read only; it must n
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from actors.listing import LOG, listing_of_record, write_listing
+from actors.listing import LOG, listing_of_record, log_place, write_listing
 from actors.logged_board import ARCHIVES, SNAPSHOTS
 from actors.witnesses import find_witnesses, require_end
 from persistence import archive, snapshot
@@ -37,6 +38,8 @@ from persistence.recovery import LOG_HASH
 from persistence.snapshot import list_snapshots, read_snapshot_header
 from persistence.verify import Progress
 
+COPIES_MAX = 3  # of a board whose log is exchanged while it is copied
+
 
 class BoardCopy(NamedTuple):
     """What was copied of a board: up to which sequence, and why files were left out."""
@@ -53,9 +56,24 @@ def copy_board(source: Path, target: Path, copied: Show, checked: Progress) -> B
     copy that were verified, and their total. Complexity: O(bytes), in memory of a few records.
     Everything acknowledged before the call is in the copy, which is durable on return.
 
+    A board whose log is written again meanwhile, to erase a name, is copied anew.
+
     Raises BoardGoneError, DamagedError with the record, FormatTooNewError and OSError for the
     source; StorageFullError before anything is written, and TargetError for the target.
     """
+    for _ in range(COPIES_MAX - 1):
+        place = log_place(source)
+        try:
+            return _copy(source, target, copied, checked)
+        except (DamagedError, TargetError):
+            if log_place(source) == place:
+                raise
+            with writing():
+                shutil.rmtree(target)
+    return _copy(source, target, copied, checked)
+
+
+def _copy(source: Path, target: Path, copied: Show, checked: Progress) -> BoardCopy:
     with held(source):
         source_bytes = file_bytes(source)
         with writing():

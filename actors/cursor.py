@@ -58,6 +58,22 @@ def invalid_cursor() -> Refusal:
 
 def read_cursor(board: Board, query: str, text: str) -> Cursor:
     """Read a cursor back. Errors: Refusal invalid_cursor for any text not written for this use."""
+    return msgspec.msgpack.decode(_opened(board, query, text), type=Cursor)
+
+
+def write_sequence(board: Board, query: str, sequence: int) -> str:
+    """Make the text that continues `query` before a sequence of the log."""
+    encoded = msgspec.msgpack.encode(sequence)
+    return _text(_seal(board, query, encoded) + encoded)
+
+
+def read_sequence(board: Board, query: str, text: str) -> int:
+    """Read back what `write_sequence` made. Errors: Refusal invalid_cursor."""
+    return msgspec.msgpack.decode(_opened(board, query, text), type=int)
+
+
+def _opened(board: Board, query: str, text: str) -> bytes:
+    """Return what a cursor holds, once its seal is found to be right."""
     if len(text) > CURSOR_TEXT_MAX or not text.isascii():
         raise invalid_cursor()
     try:
@@ -68,4 +84,4 @@ def read_cursor(board: Board, query: str, text: str) -> Cursor:
     # Base 64 has several texts for the same bytes; only the one that was written is a cursor.
     if _text(sealed) != text or sealed[:8] != _seal(board, query, encoded):
         raise invalid_cursor()
-    return msgspec.msgpack.decode(encoded, type=Cursor)
+    return encoded

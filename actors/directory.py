@@ -20,12 +20,12 @@ import ray
 
 from actors.board import Board
 from actors.board_actor import ActorOptions, BoardActor
+from actors.creation import create_board
 from actors.definition import BOARD_ID, Definition
 from actors.errors import Refusal
 from actors.janitor import Janitor
 from actors.last_words import take_last_words
 from actors.listing import Listing, read_listing, rebuild_listing
-from actors.logged_board import create_board
 from persistence.errors import DamagedError, RanknodeError
 from persistence.files import make_directory, sync_directory
 

@@ -20,10 +20,12 @@ from actors.answers import BatchAnswer, EventAnswer, Result
 from actors.board import DAY_US, Board
 from actors.counting import Window
 from actors.errors import Refusal
+from actors.forgetting import join
+from actors.keyset import hash_key_text
 from actors.periods import Bounds
-from actors.queries import member_standing
 from actors.questions import Reply
 from actors.submission import Cells, Event, Submission, shape
+from actors.views import standing_of
 from actors.windows import counting_windows
 from persistence.errors import DamagedError
 from persistence.records import Event as LoggedEvent
@@ -95,8 +97,8 @@ class _Columns:
 
     def to_record(self, board: Board, recorded_at_us: int) -> EventsRecord:
         first_sequence = board.sequence + 1
-        member_ends, members = _joined(self.members)
-        key_ends, keys = _joined(self.keys)
+        member_ends, members = join(self.members)
+        key_ends, keys = join(self.keys)
         return EventsRecord(
             first_sequence=first_sequence,
             recorded_at_us=recorded_at_us,
@@ -114,11 +116,6 @@ class _Columns:
             opened=tuple(self.opened.values()),
             flags=bytes(self.flags),
         )
-
-
-def _joined(parts: Sequence[bytes]) -> tuple[array[int], bytes]:
-    """Join byte strings to a blob and its uint32 cumulative ends."""
-    return array("I", itertools.accumulate(map(len, parts))), b"".join(parts)
 
 
 class _Judge:
@@ -183,9 +180,13 @@ class _Judge:
                 self.damage[str(error)] = None
                 unconfirmed = Refusal("board_unavailable", _DAMAGED)
                 continue  # another may be the key's own
-            if logged.idempotency_key == cells.key:
+            if logged.idempotency_key == self._as_logged(cells.key, logged):
                 return _same_or_conflict(sequence, logged, cells)
         return unconfirmed
+
+    def _as_logged(self, key: bytes, logged: LoggedEvent) -> bytes:
+        """Give a key as an event that was logged would hold it."""
+        return hash_key_text(self.board.identity.hash_key, key) if logged.key_hashed else key
 
     def _accepted(self, row: int) -> LoggedEvent:
         """Read back an event of this batch that is not logged yet."""
@@ -250,8 +251,9 @@ class _Judge:
         total: Sequence[int] | None = self.totals.get((window.id, member))
         if total is None and isinstance(window, Window):
             slot = self.board.members.find(member)
-            if slot >= 0 and slot in window.standings:
-                return window.standings.score(slot)
+            row = window.row(slot) if slot >= 0 else None
+            if row is not None:
+                return row.score
         return total or [0] * len(self.limits)
 
     def _leaves_range(
@@ -281,9 +283,12 @@ def _limits(decimals: Sequence[int]) -> list[int]:
 
 
 def _same_or_conflict(sequence: int, earlier: LoggedEvent, cells: Cells) -> Outcome:
-    """Compare contents; the instant counts only where both sides gave one."""
+    """Compare contents; the instant counts only where both sides gave one.
+
+    Whose event it was is not known any more where its member was erased.
+    """
     same = (
-        earlier.member == cells.member
+        (earlier.key_hashed or earlier.member == cells.member)
         and earlier.values == cells.values
         and earlier.source == cells.source
         and (
@@ -321,7 +326,7 @@ def _totals_in_danger(board: Board, cells: Sequence[Cells]) -> bool:
     """
     if board.definition.aggregation != "sum":
         return False
-    highest = max((w.standings.magnitude for w in board.windows.values()), default=0)
+    highest = max((w.magnitude for w in board.windows.values()), default=0)
     for cell in cells:
         if not isinstance(cell.values, Refusal):
             highest += max(map(abs, cell.values))
@@ -340,7 +345,7 @@ def plan(
     shaped = [_shapes(submission, board.definition.decimals) for submission in submissions]
     cells = [cell for row in shaped for cell in row if isinstance(cell, Cells)]
     candidates: dict[int, list[int]] = {}
-    for index, sequence in board.keys.find_all(*_joined([cell.key for cell in cells])):
+    for index, sequence in board.keys.find_all(*join([cell.key for cell in cells])):
         candidates.setdefault(index, []).append(sequence)
     judge = _Judge(board, event_at, _totals_in_danger(board, cells))
     outcomes: list[list[Outcome]] = []
@@ -396,7 +401,7 @@ def _event_answer(
             better = not counted.duplicate and bool(
                 improved[window.id][counted.sequence - first_sequence]
             )
-            standings.append(member_standing(board, window, slot, better, submission.answer_packed))
+            standings.append(standing_of(board, window, slot, better, submission.answer_packed))
     status = "duplicate" if counted.duplicate else "applied"
     return EventAnswer(status, counted.sequence, standings)
 

@@ -1,44 +1,77 @@
-"""What happens behind an open board's back: snapshots, archives, and reading them again.
+"""What happens behind an open board's back: snapshots, archives, reading them again, erasing.
 
-Owns three kinds of work that threads do while the board is asked and written to: copying its state
-into a snapshot, sealing what closed, and fetching what a query needs from disk. All methods are
-called on the board's loop. A failure of any of it costs time, never an event: the log holds all.
+Owns four kinds of work that threads do while the board is asked and written to: copying its state
+into a snapshot, sealing what closed, fetching what a query needs from disk, and taking erased names
+off it. All methods are called on the board's loop. A failure of any of it costs time, never an
+event: the log holds all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
+from actors.archives import Key
+from actors.closed_window import ClosedWindow
 from actors.errors import Refusal
-from actors.logged_board import LoggedBoard
+from actors.logged_board import LoggedBoard, StateCopy
 from actors.sealed import NotAtHandError
-from persistence.errors import DamagedError, RanknodeError
+from persistence.errors import CommitFailedError, DamagedError, FencedError, RanknodeError
 
+ERASED_AT_ONCE = 1_000  # names that one writing of the log takes out
+ERASE_AGAIN_SECONDS = 60.0  # after a try that failed
+MAKING_SECONDS_MAX = 2.0  # what a reader waits for an archive that is being made again
 SNAPSHOT_BYTES_PER_SECOND = 100 << 20  # what a plain disk takes, fsync included
 
 _LOG = logging.getLogger("ranknode.board")
 
 
-class Keeper:
-    """The background work of one open board. on_error: called with what nobody expected."""
+Exclusively = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 
-    def __init__(self, host: LoggedBoard, on_error: Callable[[BaseException], None]) -> None:
+
+class StoppedError(Exception):
+    """Raised inside background work that is to end, since the board is put away."""
+
+
+class Keeper:
+    """The background work of one open board.
+
+    on_error: called with what nobody expected. exclusively: has something done while nothing else
+    is committed or changes the board; raises StoppedError where that cannot be any more. committer:
+    the thread that commits.
+    """
+
+    def __init__(
+        self,
+        host: LoggedBoard,
+        on_error: Callable[[BaseException], None],
+        exclusively: Exclusively,
+        committer: Executor,
+    ) -> None:
         self._host = host
         self._on_error = on_error
+        self._exclusively = exclusively
+        self._committer = committer
+        self._stopping = False
+        self._exchanging = False
+        self._erasing: asyncio.Task[None] | None = None
+        self._erase_at = 0.0
         self._writer = ThreadPoolExecutor(1, "keeper")
         self._reader = ThreadPoolExecutor(1, "archives")
+        self._rewriter = ThreadPoolExecutor(1, "erasing")  # which takes long
         self._snapshot: asyncio.Task[None] | None = None
         self._sealing: asyncio.Task[None] | None = None
         self._fetching = asyncio.Lock()
-        self._beyond_damage: set[str] = set()  # windows whose archives the log cannot make again
+        self._beyond_damage: set[Key] = set()  # archives that the log cannot make again
 
     async def copy_if_due(self) -> None:
         """Copy the state while the caller lets nothing change, where a snapshot is due."""
-        if self._host.snapshot_due and (self._snapshot is None or self._snapshot.done()):
+        idle = self._snapshot is None or self._snapshot.done()
+        if idle and not self._exchanging and self._host.snapshot_due:
             await self._start_snapshot()
 
     async def _start_snapshot(self) -> None:
@@ -57,13 +90,16 @@ class Keeper:
     def seal_soon(self) -> None:
         """Write the archives of what closed, and of what lost its own; nobody waits for it."""
         self._host.archives.forget_expired()
-        if (self._sealing is None or self._sealing.done()) and (
-            self._host.board.unsealed or self._rebuildable or self._host.archives.expired
+        idle = self._sealing is None or self._sealing.done()
+        if (
+            idle
+            and not self._exchanging
+            and (self._host.board.unsealed or self._rebuildable or self._host.archives.expired)
         ):
             self._sealing = self._start(self._seal())
 
     @property
-    def _rebuildable(self) -> set[str]:
+    def _rebuildable(self) -> set[Key]:
         return self._host.archives.missing - self._beyond_damage
 
     async def _seal(self) -> None:
@@ -82,19 +118,24 @@ class Keeper:
             digest = await loop.run_in_executor(
                 self._writer, host.archives.seal, closed, unsealed[0]
             )
-            host.archives.sealed(closed.id, digest)
+            host.archives.sealed(closed, digest)
         if wanted := self._rebuildable:
 
-            def sealed(window: str, digest: str) -> None:
-                loop.call_soon_threadsafe(host.archives.sealed, window, digest)
+            def sealed(closed: ClosedWindow, digest: str) -> None:
+                loop.call_soon_threadsafe(host.archives.sealed, closed, digest)
 
             try:
-                await loop.run_in_executor(self._writer, host.rebuild_archives, sealed)
+                await loop.run_in_executor(self._writer, host.make_archives, sealed)
             except DamagedError:
                 self._beyond_damage |= wanted & host.archives.missing
                 raise
         if host.archives.expired:
             await loop.run_in_executor(self._writer, host.archives.remove_expired)
+
+    async def sealed(self) -> None:
+        """Return when what is closed has been sealed, or could not be."""
+        if self._sealing is not None:
+            await asyncio.shield(self._sealing)
 
     async def fetch(self, wanted: NotAtHandError) -> None:
         """Bring to memory what an answer needs.
@@ -102,37 +143,126 @@ class Keeper:
         Errors: Refusal board_unavailable while an archive has to be made again, or if it cannot.
         """
         async with self._fetching:
-            for window in wanted.windows:
-                await self._fetch(window, wanted.standings)
+            for window, revision in wanted.revisions:
+                await self._fetch(window, revision, wanted.standings)
 
-    async def _fetch(self, window: str, standings: bool) -> None:
+    async def _fetch(self, window: str, revision: int, standings: bool) -> None:
         host = self._host
         if self._sealing is not None and window in host.board.unsealed:
             await asyncio.shield(self._sealing)
         closed = host.board.closed.get(window)
-        at_hand = host.archives.standings if standings else host.archives.digest
-        if closed is None or at_hand(window) is not None:
+        if closed is None or revision > closed.revision:
             return
-        if window not in host.archives.missing:
+        at_hand = host.archives.standings if standings else host.archives.digest
+        if at_hand(window, revision) is not None:
+            return
+        if not host.archives.is_missing(window, revision):
             loop = asyncio.get_running_loop()
+            read = host.archives.read
             try:
-                found = await loop.run_in_executor(self._reader, host.archives.read, closed)
+                found = await loop.run_in_executor(self._reader, read, closed, revision)
             except (RanknodeError, OSError) as error:
                 _LOG.error("%s: %s; it is made again from the log", host.directory, error)
-                host.archives.missing.add(window)
+                host.archives.missing.add((window, revision))
             else:
-                host.archives.keep(*found)
+                host.archives.keep(revision, *found)
                 return
-        if window in self._beyond_damage:
+        if (window, revision) in self._beyond_damage:
             raise Refusal(
                 "board_unavailable", "the board's files are damaged; the node's log says how"
             )
         self.seal_soon()
-        raise Refusal("board_unavailable", "the window's archive is being made again")
+        if self._sealing is not None:
+            await asyncio.wait([self._sealing], timeout=MAKING_SECONDS_MAX)
+        if host.archives.is_missing(window, revision):
+            raise Refusal("board_unavailable", "the window's archive is being made again")
+
+    def erase_soon(self) -> None:
+        """Take erased names off the disk, where there are any; nobody waits for it."""
+        idle = self._erasing is None or self._erasing.done()
+        if idle and self._host.shown_log.erasing and time.monotonic() >= self._erase_at:
+            self._erasing = self._start(self._erase())
+
+    async def _erase(self) -> None:
+        try:
+            while self._host.shown_log.erasing:
+                await self._erase_once()
+        except StoppedError:
+            return
+        except (CommitFailedError, FencedError) as error:
+            self._on_error(error)
+        except (RanknodeError, OSError) as error:
+            _LOG.error("%s: erasing a member is tried again: %s", self._host.directory, error)
+            self._erase_at = time.monotonic() + ERASE_AGAIN_SECONDS
+
+    async def _erase_once(self) -> None:
+        """Go through the steps; after a crash between two of them all are gone through again."""
+        loop, host = asyncio.get_running_loop(), self._host
+
+        pending: list[bytes] = []
+        copies: list[StateCopy] = []
+
+        async def seal() -> None:
+            pending.extend(host.board.rulings.erasing[:ERASED_AT_ONCE])
+            await loop.run_in_executor(self._committer, host.log.seal_live)
+
+        async def put_in_place() -> None:
+            await loop.run_in_executor(self._committer, host.put_log_in_place)
+
+        async def copy() -> None:
+            copies.append(await loop.run_in_executor(self._writer, host.copy_state))
+
+        async def finish() -> None:
+            records = host.shown_log.finished(pending, time.time_ns() // 1_000)
+            await loop.run_in_executor(self._committer, host.commit, records)
+            host.apply_all(records)
+
+        await self._archives_ready()
+        await self._alone(seal)
+        log = host.shown_log
+        await loop.run_in_executor(self._rewriter, log.write_again, pending, self._checkpoint)
+        # No archive is made from a log that changes meanwhile, no snapshot of the former one is
+        # written behind the exchange.
+        self._exchanging = True
+        try:
+            await self.sealed()
+            if self._snapshot is not None:
+                await asyncio.shield(self._snapshot)
+            await self._alone(put_in_place)
+        finally:
+            self._exchanging = False
+            self.seal_soon()
+        await loop.run_in_executor(self._rewriter, log.remove_former)
+        await self._alone(copy)
+        await loop.run_in_executor(self._writer, host.write_copy, copies[0])
+        await self._alone(finish)
+
+    async def _alone(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._checkpoint()
+        await self._exclusively(work)
+
+    def _checkpoint(self) -> None:
+        if self._stopping:
+            raise StoppedError
+
+    async def _archives_ready(self) -> None:
+        """Return once the archives without the names are there, and no others."""
+        host = self._host
+        while host.board.unsealed or self._rebuildable or host.archives.expired:
+            self.seal_soon()
+            await self.sealed()
+            self._checkpoint()
+            if host.board.unsealed or self._rebuildable or host.archives.expired:
+                raise RanknodeError("its archives are not made again yet")
+
+    def stop(self) -> None:
+        """Have the erasing of names end at its next step; it goes on when the board is next up."""
+        self._stopping = True
 
     async def finish(self, snapshot_seconds: float) -> None:
         """End what is under way, and snapshot if that fits into `snapshot_seconds`."""
-        for task in (self._sealing, self._snapshot):
+        self.stop()
+        for task in (self._erasing, self._sealing, self._snapshot):
             if task is not None:
                 await task
         host = self._host

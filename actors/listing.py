@@ -6,14 +6,15 @@ Owns `board.msgpack`, a copy of what the log says: whoever can read the log can 
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from actors.board import Board
 from actors.definition import Definition, from_record
-from persistence.errors import DamagedError
+from persistence.errors import DamagedError, RanknodeError
 from persistence.event_log import LmdbEventLog
 from persistence.records import DefinitionRecord
 from persistence.value_file import VERSION, decode_value, pack_value, read_value, write_value
@@ -24,11 +25,34 @@ LISTING = "board.msgpack"
 LOG = "log"
 
 
+def log_place(directory: Path) -> int | None:
+    """Tell which log a board has by now: another number once one took its place. None for none."""
+    try:
+        return (directory / LOG).stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def in_place(directory: Path, place: int | None) -> Iterator[None]:
+    """Tell a damaged log from one that a node wrote again meanwhile, which fits no earlier seal."""
+    try:
+        yield
+    except DamagedError as error:
+        if log_place(directory) != place:
+            raise RanknodeError(
+                f"{directory / LOG}: was written again meanwhile, since a member was erased; run"
+                " this again"
+            ) from error
+        raise
+
+
 class Listing(msgspec.Struct, frozen=True):
     """What a listing shows of a board without waking it.
 
     next_due_us: when its next window is due to close, as far as was known; no promise after a
-    crash, since a window may have been opened in between.
+    crash, since a window may have been opened in between. erasing: whether a name has to leave the
+    board's disk.
     """
 
     board: str
@@ -36,6 +60,7 @@ class Listing(msgspec.Struct, frozen=True):
     created_at_us: int
     definition: Definition
     next_due_us: int | None = None
+    erasing: bool = False
     version: int = VERSION
 
 
@@ -54,6 +79,14 @@ def show_listing(directory: Path, board: Board) -> None:
         _LOG.warning("%s: its listing could not be written: %s", directory, error)
 
 
+def promise_erasing(directory: Path, board: Board) -> None:
+    """Let the listing say that a name has to leave the disk, before that is so. Errors: OSError.
+
+    Whoever finds that it has not, as after a crash in between, writes the listing anew.
+    """
+    write_value(directory / LISTING, msgspec.structs.replace(listing_of(board), erasing=True))
+
+
 def listing_of(board: Board) -> Listing:
     """Make the listing of a board as it is."""
     identity = board.identity
@@ -63,6 +96,7 @@ def listing_of(board: Board) -> Listing:
         identity.created_at_us,
         board.definition,
         board.next_due_us,
+        bool(board.rulings.erasing),
     )
 
 

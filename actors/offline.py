@@ -1,6 +1,6 @@
 """What is done with a board's files while no node, or another process, has it open: read only.
 
-Owns the export's reading of events and the verification of a board's directory.
+Owns the verification of a board's directory, and the reading of its events.
 """
 
 from __future__ import annotations
@@ -13,42 +13,30 @@ from pathlib import Path
 import msgspec
 
 from actors.archives import Archives
-from actors.board import Board, ClosedWindow
+from actors.board import Board
+from actors.closed_window import ClosedWindow, revised_by
 from actors.definition import Definition
-from actors.listing import LISTING, LOG, listing_of_log, read_listing
-from actors.logged_board import ARCHIVES, SNAPSHOTS
-from actors.witnesses import find_witnesses, require_end
+from actors.exporting import read_export
+from actors.forgetting import same_key
+from actors.listing import LISTING, LOG, listing_of_log, log_place, read_listing
+from actors.logged_board import ARCHIVES
 from persistence.archive import archive_path, list_archives
 from persistence.errors import RanknodeError
 from persistence.event_log import LmdbEventLog
-from persistence.records import Event, EventsRecord, Record, WindowClosedRecord
+from persistence.records import Event, EventsRecord, Record
 from persistence.verify import APPLY_ERRORS, BoardReport, Finding, verify_board
+
+CHECKS_MAX = 3  # of a board whose log is exchanged while it is checked
 
 
 def read_events(directory: Path) -> tuple[Definition, Iterator[Event], int]:
-    """Read a board's events from its log, beside a running node.
+    """Read a board's events from its log, as `read_export` does, and nothing else.
 
     Returns the current definition, the events in order of their sequences, and how many there may
-    be at most. Errors: DamagedError, FormatTooNewError, OSError.
+    be at most.
     """
-    witnesses = find_witnesses(directory / SNAPSHOTS, directory / ARCHIVES)
-    log = LmdbEventLog.open_readonly(directory / LOG)
-    try:
-        listing = listing_of_log(log, directory)
-        require_end(witnesses, listing.incarnation, log.last_sequence)
-    except BaseException:
-        log.close()
-        raise
-
-    def events() -> Iterator[Event]:
-        try:
-            for record in log.read():
-                if isinstance(record, EventsRecord):
-                    yield from map(record.row, range(record.count))
-        finally:
-            log.close()
-
-    return listing.definition, events(), log.last_sequence
+    definition, items, last_sequence = read_export(directory)
+    return definition, (item for item in items if isinstance(item, Event)), last_sequence
 
 
 class _AuditedBoard(Board):
@@ -61,7 +49,7 @@ class _AuditedBoard(Board):
         again = _repeated_keys(record)
         for index, sequence in self.keys.find_all(record.key_ends, record.keys):
             event = record.row(index)
-            if log.event(sequence).idempotency_key == event.idempotency_key:
+            if same_key(self.identity.hash_key, event, log.event(sequence)):
                 again.append((event.sequence, sequence))
         return [f"event {later} uses the key of event {earlier} again" for later, earlier in again]
 
@@ -82,7 +70,11 @@ def _repeated_keys(record: EventsRecord) -> list[tuple[int, int]]:
 
 def verify(directory: Path, progress: Callable[[int, int], None] | None = None) -> BoardReport:
     """Check a board's files offline: log, keys, snapshots, archives, listing. Writes nothing."""
-    report = _verify(directory, progress)
+    for _ in range(CHECKS_MAX):
+        place = log_place(directory)
+        report = _verify(directory, progress)
+        if report.is_sound or log_place(directory) == place:
+            break  # otherwise a name was taken out of the log meanwhile, and two logs were mixed
     return replace(report, findings=tuple(_below(directory, each) for each in report.findings))
 
 
@@ -117,7 +109,8 @@ def _listing_findings(directory: Path, log: LmdbEventLog) -> list[Finding]:
     except (RanknodeError, ValueError) as error:
         return [Finding(LOG, None, str(error))]
     try:
-        if msgspec.structs.replace(read_listing(directory), next_due_us=None) == said:
+        listed = read_listing(directory)
+        if msgspec.structs.replace(listed, next_due_us=None, erasing=False) == said:
             return []
         what = "is not what the log says"
     except (RanknodeError, OSError) as error:
@@ -138,8 +131,9 @@ def _archive_findings(
         for record in log.read():
             board.apply(record)
             board.unsealed.clear()
-            if isinstance(record, WindowClosedRecord) and record.window in board.closed:
-                closed_once[record.window] = board.closed[record.window]
+            closed_once |= {
+                name: board.closed[name] for name in revised_by(record) if name in board.closed
+            }
     except (RanknodeError, *APPLY_ERRORS):
         return []  # the replay's own findings say so already
     archives = Archives(directory, board, 0)
@@ -147,13 +141,14 @@ def _archive_findings(
     for window, revision in listed:
         closed = closed_once.get(window)
         file = f"{ARCHIVES}/{archive_path(directory, window, revision).name}"
-        if closed is None or closed.revision != revision:
+        if closed is None or not 1 <= revision <= closed.revision:
             findings.append(Finding(file, None, "is of no window that the log closes"))
             continue
         try:
-            archives.read(closed)
+            archives.read(closed, revision)
         except FileNotFoundError:
             continue  # it is written after the closing, and again whenever it is lost
         except (RanknodeError, OSError) as error:
-            findings.append(Finding(file, closed.sequence, str(error)))
+            sequence = closed.revisions[revision - 1].sequence
+            findings.append(Finding(file, sequence, str(error)))
     return findings

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from actors.answers import PeriodItem, PeriodsAnswer
-from actors.board import Board, ClosedWindow
+from actors.board import Board
+from actors.closed_window import ClosedWindow
 from actors.counting import Window
 from actors.cursor import Cursor, Place, invalid_cursor, read_cursor, write_cursor
 from actors.definition import FixedWindow
@@ -46,11 +47,11 @@ def list_periods(board: Board, sealed: Sealed, question: Periods) -> PeriodsAnsw
         listed = [window for window in listed if _key(window) < last]
     page = listed[: question.limit]
     missing = [
-        window.id
+        (window.id, window.revision)
         for window in page
         if isinstance(window, ClosedWindow)
-        and sealed.digest(window.id) is None
-        and not sealed.is_missing(window.id)  # its digest comes back with its archive
+        and sealed.digest(window.id, window.revision) is None
+        and not sealed.is_missing(window.id, window.revision)  # its digest comes with its archive
     ]
     if missing:
         raise NotAtHandError(missing, standings=False)
@@ -68,8 +69,11 @@ def list_periods(board: Board, sealed: Sealed, question: Periods) -> PeriodsAnsw
 
 def _listed(board: Board, kind: str | None) -> list[Window | ClosedWindow]:
     fixed = {p.name for p in board.definition.periods if isinstance(p, FixedWindow)}
+    # A periodic window is opened by its first event, and every event counts in all_time.
     windows: list[Window | ClosedWindow] = [
-        window for window in board.windows.values() if len(window.standings) or window.id in fixed
+        window
+        for window in board.windows.values()
+        if window.kind in PERIODIC or window.id in fixed or len(board.members)
     ]
     windows += board.closed.values()
     return [window for window in windows if kind in (None, window.kind)]
@@ -85,8 +89,8 @@ def _item(board: Board, sealed: Sealed, window: Window | ClosedWindow) -> Period
         closes_at=_time(closes_at_us),
         closed=closed is not None,
         closed_at=None if closed is None else format_time(closed.closed_at_us),
-        members=len(window.standings) if isinstance(window, Window) else window.members,
-        digest=None if closed is None else sealed.digest(closed.id),
+        members=len(window.standings) if isinstance(window, Window) else window.shown,
+        digest=None if closed is None else sealed.digest(closed.id, closed.revision),
         revision=None if closed is None else closed.revision,
     )
 

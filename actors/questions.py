@@ -62,6 +62,27 @@ class Rank(WindowQuestion, frozen=True):
     score: str
 
 
+class Range(WindowQuestion, frozen=True):
+    """Ask for the entries whose first score key lies within, best first; None is unbounded."""
+
+    minimum: str | None
+    maximum: str | None
+    limit: int
+    after: str | None
+
+
+class Bands(WindowQuestion, frozen=True):
+    """Ask for the last entry inside the top p %, for each of the percentiles joined by commas."""
+
+    percentiles: str
+
+
+class Lookup(WindowQuestion, frozen=True):
+    """Ask for the entries of some members, and how these stand among each other."""
+
+    members: list[str]
+
+
 class Digest(WindowQuestion, frozen=True):
     """Ask for the digest of a window's standings."""
 
@@ -92,7 +113,93 @@ class Change(Question, frozen=True):
     body_packed: bool
 
 
-AnyQuestion = Describe | Top | Member | Around | Rank | Digest | Periods | Submit | Change
+class Verdict(Question, frozen=True):
+    """The root of moderation: a change of what counts or is shown.
+
+    actor and reason: who decided, and why. key: the id of the API key that asked, None without.
+    """
+
+    actor: str
+    reason: str
+    key: str | None
+
+
+class Void(Verdict, frozen=True):
+    """Let the event with `sequence` no longer count."""
+
+    sequence: int
+
+
+class Hide(Verdict, frozen=True):
+    """Take a member out of every answer, or bring it back."""
+
+    member: str
+    hidden: bool
+
+
+class Remove(Verdict, frozen=True):
+    """Let none of a member's events so far count."""
+
+    member: str
+
+
+class Erase(Verdict, frozen=True):
+    """Forget a member's name, everywhere."""
+
+    member: str
+
+
+class SetProfile(Verdict, frozen=True):
+    """Set what is shown with a member's entries; profile: JSON, checked."""
+
+    member: str
+    profile: bytes
+
+
+class OpenDispute(Verdict, frozen=True):
+    """Dispute the event with `sequence`; actor: who opens it."""
+
+    sequence: int
+
+
+class SettleDispute(Verdict, frozen=True):
+    """Settle a dispute by its id, as `upheld` or `rejected`; reason: the note."""
+
+    dispute: str
+    status: str
+
+
+class LogQuestion(Question, frozen=True):
+    """The root of questions that are answered from the log, newest first, a page at a time."""
+
+    limit: int
+    after: str | None
+
+
+class History(LogQuestion, frozen=True):
+    """Ask for a member's events."""
+
+    member: str
+
+
+class Audit(LogQuestion, frozen=True):
+    """Ask for the records of all moderation."""
+
+
+class Disputes(Question, frozen=True):
+    """Ask for disputes, newest first, of one status or all, about one window or all."""
+
+    status: str | None
+    period: str | None
+    limit: int
+    after: str | None
+
+
+AnyVerdict = Void | Hide | Remove | Erase | SetProfile | OpenDispute | SettleDispute
+AnyQuestion = (
+    Describe | Top | Member | Around | Rank | Range | Bands | Lookup | Digest | Periods
+    | History | Audit | Disputes | Submit | Change | AnyVerdict
+)  # fmt: skip
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):

@@ -12,10 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from actors.archives import Archives
 from actors.board import Board
-from actors.listing import LOG
-from actors.logged_board import ARCHIVES, SNAPSHOTS, require_identity
+from actors.closed_window import ClosedWindow, revised_by
+from actors.counting import Window
+from actors.listing import LOG, in_place, log_place
+from actors.logged_board import ARCHIVES, SNAPSHOTS
 from actors.queries import NO_STANDINGS_DIGEST
+from actors.replay import require_identity
 from actors.standings import listing_digest
 from persistence.archive import read_archive
 from persistence.errors import DamagedError, RanknodeError
@@ -62,6 +66,7 @@ class Rebuild:
         self.events = 0
         self.differences: list[Comparison] = []
         self._directory = directory
+        self._place = log_place(directory)
         self._log: LmdbEventLog
 
     def follow(self, show: Show | None = None, stops: Collection[int] = ()) -> Iterator[int]:
@@ -69,8 +74,12 @@ class Rebuild:
 
         Yields each sequence that is paused at; one that no record ends with is passed by. Nothing
         but this process reads the log meanwhile. Raises DamagedError, which names the record,
-        FormatTooNewError, OSError.
+        FormatTooNewError, OSError; RanknodeError where the log was written again meanwhile.
         """
+        with in_place(self._directory, self._place):
+            yield from self._follow(show, stops)
+
+    def _follow(self, show: Show | None, stops: Collection[int]) -> Iterator[int]:
         self._log = LmdbEventLog.open_readonly(self._directory / LOG)
         try:
             if self.board.sequence in stops and self.board.sequence < self._log.last_sequence:
@@ -98,17 +107,22 @@ class Rebuild:
             ) from error
         if isinstance(record, EventsRecord):
             self.events += record.count
+        for name in revised_by(record):
+            self.digests.pop(name, None)
         for name, window in self.board.unsealed.items():
-            columns = window.standings.listing()
-            self.digests[name] = listing_digest(columns, self.board.definition.decimals).hex()
+            self.digests[name] = self._published(window)
         self.board.unsealed.clear()
+
+    def _published(self, window: Window) -> str:
+        columns = window.standings.listing()
+        return listing_digest(columns, self.board.definition.decimals).hex()
 
     def _compared(self, record: WindowClosedRecord) -> WindowClosedRecord:
         """Compare a closing with the standings that it closes; return it as they would have it."""
         window = self.board.windows.get(record.window)
         if window is None:
             return record  # which the board refuses
-        rebuilt = replace(record, members=len(window.standings), digest=window.standings.digest)
+        rebuilt = replace(record, members=window.size, digest=window.digest)
         if rebuilt != record:
             ours, theirs = (f"{r.digest.hex()}, {r.members} members" for r in (rebuilt, record))
             self.differences.append(
@@ -118,10 +132,23 @@ class Rebuild:
 
     def digest(self, window: str) -> str:
         """Return the digest that a query of a window would be answered with now."""
-        if window in self.board.closed:
-            return self.digests[window]
+        closed = self.board.closed.get(window)
+        if closed is not None:
+            return self.digests.get(window) or self._revised(closed)
         found = self.board.windows.get(window)
-        return NO_STANDINGS_DIGEST if found is None else found.standings.digest.hex()
+        return NO_STANDINGS_DIGEST if found is None else found.digest.hex()
+
+    def _revised(self, closed: ClosedWindow) -> str:
+        """Return the digest of a window that was revised after its standings had left memory.
+
+        The replay knows the sum of its entries' hashes; the archive of the same sum is listed.
+        """
+        archives = Archives(self._directory / ARCHIVES, self.board, 0)
+        try:
+            window, _ = archives.read(closed, closed.revision)
+        except (RanknodeError, OSError) as error:
+            return reason(error)
+        return self._published(window)
 
     def compare_archives(self) -> Iterator[Comparison]:
         """Compare every closed window with the listing in its archive, where that is there.
@@ -140,7 +167,8 @@ class Rebuild:
                 continue  # it is written after the closing, and again whenever it is lost
             except (RanknodeError, ValueError) as error:
                 other = reason(error)
-            yield Comparison(closed.id, closed.sequence, self.digests[closed.id], other, "archive")
+            sequence = closed.newest.sequence
+            yield Comparison(closed.id, sequence, self.digest(closed.id), other, "archive")
 
     def compare_snapshot(self, path: Path) -> list[Comparison]:
         """Compare the board with its snapshot of this sequence, part by part.

@@ -17,17 +17,12 @@ import msgspec
 
 from actors.archives import Archives
 from actors.board import Board
+from actors.creation import first_windows
 from actors.definition import Definition
 from actors.listing import LOG
-from actors.logged_board import (
-    ARCHIVES,
-    SNAPSHOTS,
-    BoardOptions,
-    LoggedBoard,
-    first_windows,
-    require_identity,
-)
+from actors.logged_board import ARCHIVES, SNAPSHOTS, BoardOptions, LoggedBoard
 from actors.periods import ALL_TIME
+from actors.replay import require_identity
 from actors.witnesses import Witness, find_witnesses, require_end
 from persistence.archive import archive_path, list_archives
 from persistence.errors import DamagedError, FormatTooNewError, RanknodeError
@@ -246,8 +241,8 @@ def _unfit_archives(directory: Path, board: Board) -> list[Path]:
     for window, revision in sorted(list_archives(directory)):
         closed = board.closed.get(window)
         try:
-            if closed is not None and closed.revision == revision:
-                archives.read(closed)
+            if closed is not None and revision in closed.kept:
+                archives.read(closed, revision)
                 continue
         except RanknodeError:
             pass

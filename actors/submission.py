@@ -102,7 +102,7 @@ def field_of(error: msgspec.ValidationError) -> str:
     return (found.group(1) or found.group(2) or "body") if found else "body"
 
 
-def _too_long(error: msgspec.ValidationError) -> bool:
+def is_too_long(error: msgspec.ValidationError) -> bool:
     """Say whether a decoder met a list above its bound."""
     return "`array` of length" in str(error)
 
@@ -147,16 +147,18 @@ def numbers(raw: msgspec.Raw, packed: bool) -> list[bytes] | None:
     try:
         return [number_text(item, packed) for item in _NUMBERS[packed].decode(raw)]
     except msgspec.ValidationError as error:
-        return [] if _too_long(error) else None
+        return [] if is_too_long(error) else None
     except MALFORMED:
         return None
 
 
-def _without_lone_surrogates(body: bytes) -> bytes:
+def without_lone_surrogates(body: bytes) -> bytes:
     """Turn escaped lone surrogates into NUL, which every text field refuses by name.
 
     JSON's grammar allows them, so they must not spoil the other events of a batch.
     """
+    if b"\\u" not in body:
+        return body
     return _ESCAPE.sub(lambda m: rb"\u0000" if m.group("lone") else m.group(), body)
 
 
@@ -171,8 +173,8 @@ def parse_submission(question: Submit) -> Submission:
     one by one, in their places.
     """
     body, packed = question.body, question.body_packed
-    if not packed and b"\\u" in body:
-        body = _without_lone_surrogates(body)
+    if not packed:
+        body = without_lone_surrogates(body)
     try:
         event = _EVENT[packed].decode(body)
         events: list[Event | Refusal] = _tied([event], question.source)
@@ -186,7 +188,7 @@ def parse_submission(question: Submit) -> Submission:
     try:
         events = _decode_batch(body, packed)
     except msgspec.ValidationError as error:
-        if _too_long(error) and field_of(error) == "events":
+        if is_too_long(error) and field_of(error) == "events":
             raise invalid_field("events", f"at most {EVENTS_PER_BATCH_MAX} at once") from None
         raise invalid_field(field_of(error), str(error)) from None
     except MALFORMED as error:
@@ -234,11 +236,11 @@ def _name(field: str, text: str, bytes_max: int) -> bytes:
         raise invalid_field(field, str(error)) from None
 
 
-def check_member(text: str) -> bytes:
+def check_member(text: str, field: str = "member") -> bytes:
     """Check a member's name and return its UTF-8. Errors: Refusal invalid_field."""
     if text in {".", ".."}:
-        raise invalid_field("member", "'.' and '..' cannot stand in a path")
-    return _name("member", text, NAME_BYTES_MAX)
+        raise invalid_field(field, "'.' and '..' cannot stand in a path")
+    return _name(field, text, NAME_BYTES_MAX)
 
 
 def _values(raw: msgspec.Raw, packed: bool, decimals: tuple[int, ...]) -> tuple[int, ...] | Refusal:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import NamedTuple
 
-from actors.board import Board, ClosedWindow, kind_of
-from actors.counting import Window
+from actors.board import Board
+from actors.closed_window import ClosedWindow
+from actors.counting import Window, kind_of
 from actors.definition import FixedWindow
 from actors.errors import Refusal
 from actors.periods import Bounds

@@ -15,11 +15,12 @@ from typing import Any
 from actors import queries
 from actors.board import Board
 from actors.counting import Window
+from actors.creation import create_board
 from actors.definition import Definition, apply_changes, parse_definition
 from actors.errors import Refusal
 from actors.intake import Plan, plan, settle
-from actors.logged_board import BoardOptions, LoggedBoard, create_board
-from actors.questions import Question, Reply, Submit
+from actors.logged_board import BoardOptions, LoggedBoard, PlannedRuling
+from actors.questions import Question, Reply, Submit, Verdict
 from actors.standings import listing_digest
 from actors.submission import parse_submission
 from persistence.event_log import EventLog, LogOptions, MemoryEventLog
@@ -71,13 +72,13 @@ class Unsealed:
     def __init__(self, board: Board) -> None:
         self.board = board
 
-    def standings(self, window: str) -> Window | None:
+    def standings(self, window: str, revision: int) -> Window | None:
         return self.board.unsealed.get(window)
 
-    def is_missing(self, window: str) -> bool:
+    def is_missing(self, window: str, revision: int) -> bool:
         return False
 
-    def digest(self, window: str) -> str | None:
+    def digest(self, window: str, revision: int) -> str | None:
         columns = self.board.unsealed[window].standings.listing()
         return listing_digest(columns, self.board.definition.decimals).hex()
 
@@ -166,6 +167,14 @@ def settled(host: Host, submissions: Sequence[Any], now_us: int) -> list[Reply]:
     if planned.record is not None:
         host.commit([planned.record])
     return host.settle(planned)
+
+
+def committed(host: LoggedBoard, verdict: Verdict) -> PlannedRuling:
+    """Plan a ruling and commit its record, if there is one; a refusal is raised."""
+    planned = host.plan_ruling(verdict)
+    if planned.record is not None:
+        host.commit([planned.record])
+    return planned
 
 
 def submit(host: Host, body: Any, now_us: int = NOW_US) -> dict[str, Any]:

@@ -17,12 +17,14 @@ from typing import Any, Self
 import pytest
 
 from actors import periods
-from actors.logged_board import BoardOptions, LoggedBoard
-from actors.questions import Change, Digest, Member, Periods, Question, Top
+from actors.errors import Refusal
+from actors.logged_board import BoardOptions, LoggedBoard, PlannedRuling
+from actors.questions import Change, Digest, Member, Periods, Question, Top, Verdict
 from actors.sealed import NotAtHandError
 from tests.actors.board_harness import (
     SMALL,
     ask,
+    committed,
     event,
     instant,
     on_disk,
@@ -51,8 +53,8 @@ def zone_data(name: str) -> Iterator[None]:
 class ClockedBoard:
     """The board `b` in a directory.
 
-    Moving its clock: `at`. Writing: `send`, `batch`, `patch`, `close_due`. Asking: `ask`, `top`,
-    `scores`, `digest`, `periods`, `refusal`. Keeping: `seal`, `snapshot`, `reopen`.
+    Moving its clock: `at`. Writing: `send`, `batch`, `rule`, `patch`, `close_due`. Asking: `ask`,
+    `top`, `scores`, `digest`, `periods`, `refusal`. Keeping: `seal`, `snapshot`, `reopen`.
     """
 
     def __init__(
@@ -108,6 +110,28 @@ class ClockedBoard:
         self.close_due()
         return statuses(self.host, *events, now_us=self.now_us)
 
+    def rule(self, verdict: Verdict, *lost: str, crashes: bool = False) -> PlannedRuling:
+        """Let a verdict hold, with every closed window sealed before. Errors: Refusal.
+
+        crashes: end between the commit and the change, lose some directories, and come back.
+        """
+        self.close_due()
+        self.seal()
+        self.rebuild()
+        planned = committed(self.host, verdict)
+        if crashes:
+            self.reopen(*lost)
+        else:
+            self.host.rule(planned)
+        return planned
+
+    def tried(self, verdict: Verdict) -> PlannedRuling | Refusal:
+        """Let a verdict hold, or give the refusal."""
+        try:
+            return self.rule(verdict)
+        except Refusal as refusal:
+            return refusal
+
     def patch(self, **fields: Any) -> None:
         """Change the definition, and close what is due by the changed one, as a PATCH does."""
         question = Change(False, self.now_us, json.dumps(fields).encode(), False)
@@ -129,27 +153,34 @@ class ClockedBoard:
             except NotAtHandError as error:
                 self.seal()
                 self.rebuild()
-                for window in error.windows if error.standings else ():
-                    closed = self.host.board.closed[window]
-                    self.host.archives.keep(*self.host.archives.read(closed))
+                for window, revision in error.revisions if error.standings else ():
+                    found = self.host.archives.read(self.host.board.closed[window], revision)
+                    self.host.archives.keep(revision, *found)
         raise AssertionError(f"{question} could not be answered")
 
     def refusal(self, make: Callable[..., Question], period: str | None, *rest: Any) -> str:
         """Ask what is refused, and return the code."""
         return refusal_of(self.host, make(False, self.now_us, period, None, *rest)).code
 
-    def top(self, period: str | None = None, limit: int = 100, after: Any = None) -> dict[str, Any]:
-        return self.ask(Top(False, self.now_us, period, None, limit, after))
+    def top(
+        self,
+        period: str | None = None,
+        limit: int = 100,
+        after: Any = None,
+        revision: int | None = None,
+    ) -> dict[str, Any]:
+        return self.ask(Top(False, self.now_us, period, revision, limit, after))
 
-    def scores(self, period: str | None = None) -> dict[str, Any]:
+    def scores(self, period: str | None = None, revision: int | None = None) -> dict[str, Any]:
         """Return the members' scores in a window, best first."""
-        return {entry["member"]: entry["score"] for entry in self.top(period)["entries"]}
+        entries = self.top(period, revision=revision)["entries"]
+        return {entry["member"]: entry["score"] for entry in entries}
 
     def member(self, member: str, period: str | None = None) -> dict[str, Any]:
         return self.ask(Member(False, self.now_us, period, None, member))
 
-    def digest(self, period: str) -> str:
-        digest: str = self.ask(Digest(False, self.now_us, period, None))["digest"]
+    def digest(self, period: str, revision: int | None = None) -> str:
+        digest: str = self.ask(Digest(False, self.now_us, period, revision))["digest"]
         return digest
 
     def periods(
@@ -175,7 +206,7 @@ class ClockedBoard:
     def rebuild(self) -> None:
         """Make archives that are lost or damaged again."""
         if self.host.archives.missing:
-            self.host.rebuild_archives(self.host.archives.sealed)
+            self.host.make_archives(self.host.archives.sealed)
 
     def snapshot(self) -> None:
         self.host.write_copy(self.host.copy_state())

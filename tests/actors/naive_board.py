@@ -8,9 +8,12 @@ board that it is compared with does anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from typing import Any, NamedTuple
+
+from actors.questions import Erase, Verdict
+from tests.actors.naive_rulings import NaiveRulings, Outcome, rejected
 
 DAY_US = 86_400 * 1_000_000
 EXACT = Context(prec=500)
@@ -42,23 +45,25 @@ class Sent:
     well_formed: bool = True
 
 
-class Outcome(NamedTuple):
-    """What one event may be answered with."""
-
-    status: str
-    sequence: int | None = None
-    code: str | None = None
-
-
 @dataclass
 class Kept:
-    """An event that counts. forgettable: its key has at some time been older than the retention."""
+    """An event that counted when it came.
+
+    forgettable: its key has at some time been older than the retention. erased: whose it was is
+    not known any more.
+    """
 
     sequence: int
     sent: Sent
     occurred_at_us: int
     received_at_us: int
     forgettable: bool = False
+    erased: bool = False
+
+    def erase(self, member: str, pseudonym: str) -> None:
+        """Let it be of nobody by that name."""
+        if self.sent.member == member:
+            self.sent, self.erased = replace(self.sent, member=pseudonym), True
 
 
 class Place(NamedTuple):
@@ -69,17 +74,19 @@ class Place(NamedTuple):
     achieved_at_us: int
 
 
-def rejected(code: str) -> Outcome:
-    return Outcome("rejected", code=code)
-
-
 class NaiveBoard:
-    """A board with the one window all_time; sequence is where its log stands when it is made."""
+    """A board with the one window all_time; sequence is where its log stands when it is made.
 
-    def __init__(self, definition: dict[str, Any], sequence: int) -> None:
+    rulings: those of the board whose window it is, where it is one of several.
+    """
+
+    def __init__(
+        self, definition: dict[str, Any], sequence: int, rulings: NaiveRulings | None = None
+    ) -> None:
         self.definition = DEFAULTS | definition
         self.sequence = sequence
         self.events: list[Kept] = []
+        self.rulings = rulings or NaiveRulings()
         self.keys: dict[str, Kept] = {}
         self.horizon_us = 0  # no key received since is forgettable
 
@@ -107,7 +114,7 @@ class NaiveBoard:
         kept = self.keys.get(sent.key)
         if kept is None:
             return self._possible_as_new(sent, now_us)
-        same = _same_content(kept.sent, sent)
+        same = _same_content(kept, sent)
         known = (
             Outcome("duplicate", kept.sequence)
             if same
@@ -166,14 +173,15 @@ class NaiveBoard:
         return None
 
     def _total(self, member: str) -> Score:
-        values = [kept.sent.value for kept in self.events if kept.sent.member == member]
+        values = [kept.sent.value for kept in self._counting(member)]
         width = len(self.definition["score"])
         return tuple(_exact_sum([value[key] for value in values]) for key in range(width))
 
     def count(self, sent: Sent, now_us: int) -> bool:
         """Let an event count; tell whether the member's score is better now, or its first."""
-        before = {place.member: place.score for place in self.order()}.get(sent.member)
+        before = {place.member: place.score for place in self.everyone()}.get(sent.member)
         self.sequence += 1
+        self.rulings.authors[self.sequence] = sent.member
         occurred_at_us = now_us if sent.occurred_at_us is None else sent.occurred_at_us
         kept = Kept(self.sequence, sent, occurred_at_us, now_us)
         self.events.append(kept)
@@ -181,11 +189,28 @@ class NaiveBoard:
         after = self.standing(sent.member).score
         return before is None or self._directed(after) < self._directed(before)
 
+    def rule(self, verdict: Verdict, pseudonym: str = "") -> Outcome:
+        """Let a moderator's verdict hold; it takes a place in the log if it changes anything."""
+        windows = {kept.sequence: {"all_time"} for kept in self.events}
+        outcome = self.rulings.rule(verdict, self.sequence, windows, pseudonym)
+        self.sequence += outcome.status == "applied"
+        if isinstance(verdict, Erase) and outcome.status == "applied":
+            for kept in [*self.events, *self.keys.values()]:
+                kept.erase(verdict.member, pseudonym)
+        return outcome
+
     # Standings
 
+    def _counting(self, member: str) -> list[Kept]:
+        return [
+            kept
+            for kept in self.events
+            if kept.sent.member == member and self.rulings.counts(kept.sequence)
+        ]
+
     def standing(self, member: str) -> Place:
-        """Compute a member's score from the set of its events."""
-        events = [kept for kept in self.events if kept.sent.member == member]
+        """Compute a member's score from the set of its events that count."""
+        events = self._counting(member)
         instants = [kept.occurred_at_us for kept in events]
         match self.definition["aggregation"]:
             case "best":
@@ -203,11 +228,12 @@ class NaiveBoard:
         ways = [key["direction"] for key in self.definition["score"]]
         return tuple(-k if way == "desc" else k for k, way in zip(score, ways, strict=True))
 
-    def order(self) -> list[Place]:
-        """Return every member's place, best first."""
+    def everyone(self) -> list[Place]:
+        """Return the place of every member with an event that counts, best first."""
         sign = {"earliest": 1, "latest": -1, "member": 0}[self.definition["tie_rule"]]
+        members = {kept.sent.member for kept in self.events if self.rulings.counts(kept.sequence)}
         return sorted(
-            map(self.standing, {kept.sent.member for kept in self.events}),
+            map(self.standing, members),
             key=lambda place: (
                 self._directed(place.score),
                 sign * place.achieved_at_us,
@@ -215,9 +241,17 @@ class NaiveBoard:
             ),
         )
 
-    def rank(self, index: int, score: Score) -> int:
+    def shown(self, places: list[Place]) -> list[Place]:
+        """Leave out those who are hidden."""
+        return [place for place in places if place.member not in self.rulings.hidden]
+
+    def order(self) -> list[Place]:
+        """Return the places of those who are shown."""
+        return self.shown(self.everyone())
+
+    def rank(self, index: int, score: Score, order: list[Place] | None = None) -> int:
         """Return the rank of whoever stands at `index` (0-based) with `score`."""
-        scores = [place.score for place in self.order()]
+        scores = [place.score for place in (self.order() if order is None else order)]
         better = [other for other in scores if self._directed(other) < self._directed(score)]
         ranks = {"competition": len(better) + 1, "dense": len(set(better)) + 1}
         return ranks.get(self.definition["rank_method"], index + 1)
@@ -231,10 +265,13 @@ class NaiveBoard:
     # Queries: entries are (rank, position, member, score, achieved at)
 
     def entries(self, start: int, count: int) -> list[tuple[int, int, str, Score, int]]:
-        places = self.order()[start : start + count]
+        return self.entries_of(self.order())[start : start + count]
+
+    def entries_of(self, order: list[Place]) -> list[tuple[int, int, str, Score, int]]:
+        """Return all entries of an order, of now or as it was."""
         return [
-            (self.rank(index, place.score), index + 1, *place)
-            for index, place in enumerate(places, start)
+            (self.rank(index, place.score, order), index + 1, *place)
+            for index, place in enumerate(order)
         ]
 
     def around(self, index: int, above: int, below: int) -> list[tuple[int, int, str, Score, int]]:
@@ -249,12 +286,13 @@ class NaiveBoard:
         return names.index(member) if member in names else None
 
 
-def _same_content(one: Sent, other: Sent) -> bool:
-    instants = {one.occurred_at_us, other.occurred_at_us} - {None}
+def _same_content(kept: Kept, sent: Sent) -> bool:
+    one = replace(kept.sent, member=sent.member) if kept.erased else kept.sent
+    instants = {one.occurred_at_us, sent.occurred_at_us} - {None}
     return len(instants) < 2 and (one.member, one.value, one.source) == (
-        other.member,
-        other.value,
-        other.source,
+        sent.member,
+        sent.value,
+        sent.source,
     )
 
 

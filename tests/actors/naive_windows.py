@@ -1,7 +1,8 @@
 """What windows must be by the HTTP contract: which events count in which, and when each closes.
 
 Bounds are the calendar's, which has tests of its own. Standings are a NaiveBoard's for each window,
-over the events that counted in it. A closed window is never written to again.
+over the events that counted in it. A closed window takes no event; a ruling that changes it makes
+another revision.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors.periods import Bounds, Calendar
-from tests.actors.naive_board import Kept, NaiveBoard, Outcome, Sent, rejected
+from actors.questions import Erase, Verdict
+from tests.actors.naive_board import Kept, NaiveBoard, Place, Sent
+from tests.actors.naive_rulings import NaiveRulings, Outcome, rejected
 
 SECOND_US = 1_000_000
 
 
 @dataclass
 class NaiveWindow:
-    """A window that was opened; entries are its standings when it closed."""
+    """A window that was opened; revisions are the places of all in it, hidden or not, once closed.
+
+    The first is what it closed with; None is one that named a member who was erased since.
+    """
 
     id: str
     kind: str
@@ -25,7 +31,7 @@ class NaiveWindow:
     end_us: int | None
     standings: NaiveBoard
     closed_at_us: int | None = None
-    entries: list[Any] = field(default_factory=list)
+    revisions: list[list[Place] | None] = field(default_factory=list)
 
     def holds(self, instant_us: int) -> bool:
         return (self.start_us is None or self.start_us <= instant_us) and (
@@ -33,8 +39,27 @@ class NaiveWindow:
         )
 
     @property
+    def order(self) -> list[Place]:
+        """The places of those who are shown, in the newest revision where it is closed."""
+        return self.standings.shown(self.everyone)
+
+    @property
+    def everyone(self) -> list[Place]:
+        newest = self.revisions[-1] if self.revisions else None
+        return self.standings.everyone() if newest is None else newest
+
+    @property
     def members(self) -> int:
-        return len(self.standings.order())
+        return len(self.order)
+
+    def erase(self, member: str, pseudonym: str) -> None:
+        """Call a member otherwise, and give up what names it."""
+        if self.revisions and any(kept.sent.member == member for kept in self.standings.events):
+            self.revisions[:-1] = [None] * (len(self.revisions) - 1)
+            if any(place.member == member for place in self.everyone):
+                self.revisions[-1] = None
+        for kept in self.standings.events:
+            kept.erase(member, pseudonym)
 
 
 class NaiveSeason:
@@ -46,6 +71,7 @@ class NaiveSeason:
             definition["timezone"], definition["day_starts_at"], definition["week_starts_on"]
         )
         self.sequence = sequence
+        self.rulings = NaiveRulings()
         self.windows: dict[str, NaiveWindow] = {}
         self.expired: set[str] = set()
         self.expired_until_us: dict[str, int] = {}
@@ -55,7 +81,7 @@ class NaiveSeason:
             self._open(bounds)
 
     def _open(self, bounds: Bounds) -> NaiveWindow:
-        window = NaiveWindow(*bounds, NaiveBoard(self.definition, 0))
+        window = NaiveWindow(*bounds, NaiveBoard(self.definition, 0, self.rulings))
         self.windows[window.id] = window
         return window
 
@@ -123,11 +149,12 @@ class NaiveSeason:
         instant_us = now_us if sent.occurred_at_us is None else sent.occurred_at_us
         self.sequence += 1
         self.keys[sent.key] = (self.sequence, sent)
+        self.rulings.authors[self.sequence] = sent.member
         counted = []
         for bounds in self.counting(instant_us, now_us):
             window = self.windows.get(bounds.id) or self._open(bounds)
             dated = Sent(sent.member, sent.value, sent.key, instant_us)
-            before = {place.member: place.score for place in window.standings.order()}
+            before = {place.member: place.score for place in window.standings.everyone()}
             kept = Kept(self.sequence, dated, instant_us, now_us)
             window.standings.events.append(kept)
             after = window.standings.standing(sent.member).score
@@ -156,8 +183,24 @@ class NaiveSeason:
         for window in self.due(now_us):
             self.sequence += 1
             window.closed_at_us = now_us
-            window.entries = window.standings.entries(0, 100)
+            window.revisions = [window.standings.everyone()]
             self._expire()
+
+    def rule(self, verdict: Verdict, pseudonym: str = "") -> Outcome:
+        """Let a moderator's verdict hold, in open windows and as new revisions of closed ones."""
+        counted: dict[int, set[str]] = {}
+        for window in self.windows.values():
+            for kept in window.standings.events:
+                counted.setdefault(kept.sequence, set()).add(window.id)
+        outcome = self.rulings.rule(verdict, self.sequence, counted, pseudonym)
+        self.sequence += outcome.status == "applied"
+        if isinstance(verdict, Erase) and outcome.status == "applied":
+            for window in self.windows.values():
+                window.erase(verdict.member, pseudonym)
+        for window in self.windows.values():
+            if window.revisions and window.standings.everyone() != window.revisions[-1]:
+                window.revisions.append(window.standings.everyone())
+        return outcome
 
     def change(self, changes: dict[str, Any]) -> None:
         """Change the definition; one that stays the same takes no place in the log."""
@@ -185,6 +228,8 @@ class NaiveSeason:
     def listed(self) -> list[NaiveWindow]:
         """List every window that ever held an event and every fixed one, newest first."""
         listed = [
-            window for window in self.windows.values() if window.members or window.id in self.fixed
+            window
+            for window in self.windows.values()
+            if window.standings.events or window.id in self.fixed
         ]
         return sorted(listed, key=lambda w: (w.start_us or -(2**63), w.id), reverse=True)

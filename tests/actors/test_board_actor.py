@@ -15,8 +15,9 @@ import pytest
 
 from actors import board_actor, queries
 from actors.board_actor import ActorOptions, BoardActor, OpenReport
+from actors.creation import create_board
 from actors.last_words import EXIT_COMMIT_FAILED
-from actors.logged_board import LoggedBoard, create_board
+from actors.logged_board import LoggedBoard
 from actors.offline import verify
 from actors.questions import Ask, Change, Submit, Top, decode_replies, encode
 from persistence import chained_log

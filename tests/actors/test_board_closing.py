@@ -13,7 +13,8 @@ import pytest
 
 from actors import board_actor
 from actors.board_actor import NOT_AT_HAND, BoardActor
-from actors.logged_board import LoggedBoard, create_board
+from actors.creation import create_board
+from actors.logged_board import LoggedBoard
 from actors.offline import verify
 from actors.questions import Ask, Periods, Question, Submit, Top, decode_replies, encode
 from tests.actors.board_harness import (
@@ -200,7 +201,7 @@ def test_an_archive_is_made_again(damage, directory, clock):
         clock.now_us = MIDNIGHT_US
         await closed(actor)
         await sealed(actor)
-        digest = actor._host.archives.digest(DAY)
+        digest = actor._host.archives.digest(DAY, 1)
         (path,) = (directory / "archives").iterdir()
         if damage != "lost while open":
             await actor.close(0)
@@ -218,7 +219,7 @@ def test_an_archive_is_made_again(damage, directory, clock):
             answer = await asked(actor.read_slowly, top_of(DAY, clock.now_us))
         assert [entry["member"] for entry in answer["entries"]] == ["bo", "ada"]
         await sealed(actor)
-        assert actor._host.archives.digest(DAY) == digest
+        assert actor._host.archives.digest(DAY, 1) == digest
         assert list((directory / "archives").iterdir()) == [path]
         await actor.close(0)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,22 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from actors.logged_board import BoardOptions, LoggedBoard
+from actors.errors import Refusal
+from actors.logged_board import BoardOptions, LoggedBoard, PlannedRuling
 from actors.offline import verify
-from actors.questions import Around, Change, Digest, Member, Rank, Submit, Top
+from actors.questions import (
+    Around,
+    Bands,
+    Change,
+    Digest,
+    Lookup,
+    Member,
+    Range,
+    Rank,
+    Submit,
+    Top,
+    Verdict,
+)
 from actors.submission import parse_submission
 from persistence.event_log import LogOptions
 from tests.actors.board_harness import (
@@ -31,6 +46,7 @@ from tests.actors.board_harness import (
     NOW_US,
     ask,
     at,
+    committed,
     entry_of,
     on_disk,
     read,
@@ -39,7 +55,9 @@ from tests.actors.board_harness import (
     score_of,
     settled,
 )
-from tests.actors.naive_board import NaiveBoard, Outcome, Sent
+from tests.actors.naive_board import NaiveBoard, Sent
+from tests.actors.naive_rulings import Outcome
+from tests.actors.verdicts import outcome_of, pseudonym_of, settled_verdict, some_verdicts
 
 # Few events a segment, so that a short history crosses several.
 OPTIONS = BoardOptions(
@@ -48,6 +66,7 @@ OPTIONS = BoardOptions(
 )
 HOUR_US = DAY_US // 24
 MEMBERS = ("a", "b", "é")
+ALL = 1_000  # more than the members and the pseudonyms that there can be
 KEYS = tuple(f"key-{number}" for number in range(9))
 # The last ones are the largest magnitudes for 0 and 2 decimals, and beyond.
 VALUES = (
@@ -231,6 +250,9 @@ class BoardMachine(RuleBasedStateMachine):
         return improved
 
     def _check_standing(self, member: str, answer: dict[str, Any], improved: bool) -> None:
+        if self.model.index_of(member) is None:  # hidden, or a repetition of what no longer counts
+            assert answer["standings"] == []
+            return
         place = self.model.standing(member)
         (standing,) = answer["standings"]
         assert standing["period"] == "all_time"
@@ -253,6 +275,42 @@ class BoardMachine(RuleBasedStateMachine):
             self.host.commit([record])
             self.host.apply_all([record])
         self.model.clock(self.now_us)
+
+    @rule(drawn=some_verdicts(MEMBERS))
+    def moderate_more(self, drawn: list[Any]) -> None:
+        self.moderate(drawn, crashes=False)
+
+    @rule(drawn=some_verdicts(MEMBERS), crashes=st.booleans())
+    def moderate(self, drawn: list[Any], crashes: bool) -> None:
+        """Let verdicts hold; crashes: end between each one's commit and its change."""
+        for each in drawn:
+            verdict = settled_verdict(each, self.model.rulings, self.now_us)
+            planned = self._committed(verdict)
+            expected = self.model.rule(verdict, pseudonym_of(planned))
+            note(f"{verdict}: {expected}")
+            assert outcome_of(planned) == expected
+            if crashes:
+                self.host.close()
+                self.host = LoggedBoard.open(self.directory, OPTIONS)
+            elif isinstance(planned, PlannedRuling):
+                self.host.rule(planned)
+
+    @rule()
+    def finish_erasing(self) -> None:
+        """Take the names of who was erased off the disk."""
+        erased = len(self.host.board.rulings.erasing)
+        digest = self.host.board.members.digest
+        if erased:
+            self.host.erase_names(self.now_us)
+            assert not self.host.shown_log.erasing
+            assert self.host.board.members.digest == digest
+        self.model.sequence += erased
+
+    def _committed(self, verdict: Verdict) -> PlannedRuling | Refusal:
+        try:
+            return committed(self.host, verdict)
+        except Refusal as refusal:
+            return refusal
 
     # Keeping
 
@@ -291,6 +349,9 @@ class BoardMachine(RuleBasedStateMachine):
         self._ask_about_member(member, above, below)
         self._ask_around_position(count, above, below)
         self._ask_about_score(texts)
+        self._ask_about_range(texts, count)
+        self._ask_about_bands()
+        self._ask_about_friends()
 
     def _page_through(self, limit: int) -> None:
         entries, after = [], None
@@ -301,7 +362,7 @@ class BoardMachine(RuleBasedStateMachine):
             if after is None:
                 break
             assert len(page["entries"]) == limit
-        assert entries == self.model.entries(0, len(MEMBERS))
+        assert entries == self.model.entries(0, ALL)
 
     def _ask_about_member(self, member: str, above: int, below: int) -> None:
         index = self.model.index_of(member)
@@ -332,16 +393,59 @@ class BoardMachine(RuleBasedStateMachine):
         entries = list(map(entry_of, ask(self.host, around)["entries"]))
         assert entries == self.model.around(index, 1, 1)
 
+    def _ask_about_range(self, bounds: list[str], limit: int) -> None:
+        low, high = map(Decimal, bounds)
+        within = [entry for entry in self.model.entries(0, ALL) if low <= entry[3][0] <= high]
+        entries, after = [], None
+        while True:
+            question = Range(False, self.now_us, "all_time", None, *bounds, limit, after)
+            page = ask(self.host, question)
+            assert page["count"] == len(within)
+            entries += map(entry_of, page["entries"])
+            after = page["next"]
+            if after is None:
+                break
+            assert len(page["entries"]) == limit
+        assert entries == within
+
+    def _ask_about_bands(self) -> None:
+        answer = ask(self.host, Bands(False, self.now_us, None, None, "0.1,34,50,100"))
+        order = self.model.order()
+        for band in answer["bands"]:
+            inside = math.ceil(Fraction(band["percentile"]) * len(order) / 100)
+            if not order:
+                assert (band["position"], band["score"]) == (None, None)
+                continue
+            assert band["position"] == inside
+            assert score_of(band["score"]) == order[inside - 1].score
+
+    def _ask_about_friends(self) -> None:
+        friends = [*MEMBERS[::2], "nobody"]
+        answer = ask(self.host, Lookup(False, self.now_us, None, None, friends))
+        standing = [e for e in self.model.entries(0, ALL) if e[2] in friends]
+        assert list(map(entry_of, answer["entries"])) == standing
+        assert answer["missing"] == [f for f in friends if f not in {e[2] for e in standing}]
+        scores = [entry[3] for entry in standing]
+        for place, (entry, score) in enumerate(zip(answer["entries"], scores, strict=True)):
+            better = scores[: scores.index(score)]
+            ranks = {"competition": len(better) + 1, "dense": len(set(better)) + 1}
+            method = self.model.definition["rank_method"]
+            assert entry["local_rank"] == ranks.get(method, place + 1)
+
     @invariant()
     @precondition(lambda self: self.host is not None)
     def agree(self) -> None:
         """Live state, replayed state and the model are one; equal standings, equal digests."""
         answer = ask(self.host, Top(False, self.now_us, None, None, 1_000, None))
-        assert list(map(entry_of, answer["entries"])) == self.model.entries(0, len(MEMBERS))
+        assert list(map(entry_of, answer["entries"])) == self.model.entries(0, ALL)
+        assert [entry.get("profile") for entry in answer["entries"]] == [
+            json.loads(self.model.rulings.profiles.get(place.member, b"null"))
+            for place in self.model.order()
+        ]
         assert (answer["next"], answer["members"]) == (None, len(self.model.order()))
         assert answer["sequence"] == self.model.sequence
         digest = ask(self.host, Digest(False, self.now_us, None, None))["digest"]
-        places = frozenset(self.model.order())
+        places = frozenset(self.model.everyone())
         assert self.digests.setdefault(digest, places) == places
         assert len(set(self.digests.values())) == len(self.digests)
         assert replayed(self.host.log).state_digest() == self.host.board.state_digest()

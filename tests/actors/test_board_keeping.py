@@ -10,7 +10,8 @@ from typing import Any
 
 from actors import board_actor
 from actors.board_actor import BoardActor
-from actors.logged_board import LoggedBoard, create_board
+from actors.creation import create_board
+from actors.logged_board import LoggedBoard
 from actors.questions import Ask, Top, decode_replies, encode
 from tests.actors.board_harness import DAY_US, NOW_US, SMALL, at, define, event, read, submit
 from tests.actors.test_board_actor import (

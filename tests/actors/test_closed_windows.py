@@ -301,7 +301,7 @@ def test_a_crash_between_closing_and_sealing_loses_nothing(make):
     assert not board.host.snapshot_due
     board.snapshot()
     board.reopen()
-    assert board.host.archives.missing == {"daily:2026-11-29", "daily:2026-11-30"}
+    assert board.host.archives.missing == {("daily:2026-11-29", 1), ("daily:2026-11-30", 1)}
     board.rebuild()
     assert board.host.archives.missing == set()
     assert board.scores("daily:2026-11-29") == {"ada": 1}
@@ -318,7 +318,7 @@ def test_closed_windows_take_bounded_memory(make):
     assert board.host.board.unsealed == {}
     for date in dates:
         assert board.scores(f"daily:{date}") == {"ada": 1}
-    held = [date for date in dates if board.host.archives.standings(f"daily:{date}")]
+    held = [date for date in dates if board.host.archives.standings(f"daily:{date}", 1)]
     assert held == dates[-1:]
     with pytest.raises(NotAtHandError):
         ask(board.host, Top(False, board.now_us, f"daily:{dates[0]}", None, 1, None))
@@ -356,5 +356,5 @@ def test_a_published_digest_depends_on_standings_alone(orders, data):
             assert set(statuses(host, *events[:size])) == {"applied"}
             del events[:size]
         host.board.unsealed = dict(host.board.windows)
-        digests.add(host.archives.digest("all_time"))
+        digests.add(host.archives.digest("all_time", 1))
     assert len(digests) == 1

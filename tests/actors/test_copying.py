@@ -94,7 +94,7 @@ def check(owner: BoardProcess, target: Path, copy: BoardCopy, acknowledged: list
         assert opened.board.state_digest() == source.state_digest()
         assert not opened.archives.missing
         opened.seal_all()  # what closed after the archives were copied
-        assert all(opened.archives.holds(closed) for closed in source.closed.values())
+        assert all(opened.archives.holds(closed, 1) for closed in source.closed.values())
         assert list(opened.board.windows) == list(source.windows)
         now_us = owner.do("board.now_us")
         again = [event("m0", 0, key) for key in acknowledged[-3:]]

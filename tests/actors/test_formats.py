@@ -27,7 +27,7 @@ LATER_EPOCH = 2**62
 def board(tmp_path: Path) -> ClockedBoard:
     """Play a board for some days, and close it."""
     played = ClockedBoard(tmp_path, BEGINNING, OPTIONS, **DEFINITION)
-    play(played)
+    play(played, erases=False)
     played.snapshot()
     played.close()
     return played
@@ -139,7 +139,7 @@ def test_a_newer_archive_is_made_again(board, monkeypatch):
     """An archive of a later format is made again from the log, and says the same."""
     expected = board.top("cup")
     again = ClockedBoard.existing(board.directory.parent, board.now_us, OPTIONS)
-    window, digest = again.host.archives.read(again.host.board.closed["cup"])
+    window, digest = again.host.archives.read(again.host.board.closed["cup"], 1)
     with monkeypatch.context() as patch:
         patch.setattr(column_file, "FORMAT_VERSION", 2)
         again.host.archives.seal(again.host.board.closed["cup"], window)
@@ -147,7 +147,7 @@ def test_a_newer_archive_is_made_again(board, monkeypatch):
     assert any(NEWER in each.what for each in verify(board.directory).findings)
     again = ClockedBoard.existing(board.directory.parent, board.now_us, OPTIONS)
     again.rebuild()
-    assert again.host.archives.digest("cup") == digest
+    assert again.host.archives.digest("cup", 1) == digest
     assert again.top("cup") == expected
     again.close()
 

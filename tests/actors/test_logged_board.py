@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors import listing, logged_board
+from actors import creation, listing, logged_board
+from actors.creation import create_board
 from actors.definition import from_record
 from actors.listing import read_listing
-from actors.logged_board import LoggedBoard, create_board
+from actors.logged_board import LoggedBoard
 from actors.offline import read_events, verify
 from actors.questions import Change
 from persistence.errors import DamagedError, OwnershipError, StorageFullError
@@ -69,11 +70,11 @@ def test_a_board_that_exists_is_left_alone(tmp_path):
 
 
 CREATION_STEPS: list[tuple[object, str]] = [
-    (logged_board, "LmdbEventLog"),
+    (creation, "LmdbEventLog"),
     (LmdbEventLog, "append"),
     (logged_board.Board, "apply"),
     (listing, "write_value"),
-    (logged_board, "sync_directory"),
+    (creation, "sync_directory"),
     (Path, "rename"),
 ]
 
@@ -92,7 +93,7 @@ def test_a_crash_during_creation_leaves_no_board_or_a_whole_one(
         raise KeyboardInterrupt
 
     # A power cut cleans nothing up.
-    monkeypatch.setattr(logged_board.shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr(creation.shutil, "rmtree", lambda *_, **__: None)
     monkeypatch.setattr(owner, step, crash)
     with pytest.raises(KeyboardInterrupt):
         create_board(tmp_path / "b", "b", define(), NOW_US, SMALL)

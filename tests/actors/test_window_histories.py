@@ -24,17 +24,35 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from actors.board import Board
 from actors.definition import KINDS
-from actors.logged_board import BoardOptions
+from actors.errors import Refusal
+from actors.logged_board import BoardOptions, PlannedRuling
 from actors.offline import verify
 from actors.periods import WEEKDAYS, Bounds
-from actors.questions import Digest, Top
+from actors.questions import Digest, Disputes, Top
 from persistence.event_log import LogOptions
-from tests.actors.board_harness import DAY_US, at, entry_of, event, instant, read, submit_all
+from tests.actors.board_harness import (
+    DAY_US,
+    at,
+    entry_of,
+    event,
+    instant,
+    read,
+    refusal_of,
+    replayed,
+    submit_all,
+)
 from tests.actors.clocked_board import ClockedBoard
-from tests.actors.naive_board import Sent
+from tests.actors.naive_board import Place, Sent
+from tests.actors.naive_rulings import NaiveDispute
 from tests.actors.naive_windows import SECOND_US, NaiveSeason, NaiveWindow
+from tests.actors.verdicts import (
+    drawn_verdicts,
+    outcome_of,
+    pseudonym_of,
+    settled_verdict,
+    some_verdicts,
+)
 
 # A few events a segment and no room for archives in memory, so that a short history meets both.
 OPTIONS = BoardOptions(
@@ -117,7 +135,8 @@ class SeasonMachine(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(prefix="ranknode-test-"))
         self.board: ClockedBoard | None = None
         self.sent: list[Sent] = []
-        self.digests: dict[str, str] = {}
+        self.digests: dict[tuple[str, int], str] = {}
+        self.standings: dict[str, frozenset[Any]] = {}  # by published digest
 
     @initialize(definition=definitions, now_us=beginnings)
     def create(self, definition: dict[str, Any], now_us: int) -> None:
@@ -149,10 +168,8 @@ class SeasonMachine(RuleBasedStateMachine):
 
     def _replay_elsewhere(self) -> None:
         with elsewhere():
-            replayed = Board()
-            for record in self.board.host.log.read():
-                replayed.apply(record)
-        assert replayed.state_digest() == self.board.host.board.state_digest()
+            board = replayed(self.board.host.log)
+        assert board.state_digest() == self.board.host.board.state_digest()
 
     # Time
 
@@ -241,6 +258,9 @@ class SeasonMachine(RuleBasedStateMachine):
         self, member: str, standings: list[dict[str, Any]], windows: list[tuple[str, bool]]
     ) -> None:
         """Compare with the state after the commit, of each window the event counted in."""
+        if member in self.model.rulings.hidden:
+            assert standings == []
+            return
         assert [(each["period"], each["improved"]) for each in standings] == windows
         for each in standings:
             naive = self.model.windows[each["period"]].standings
@@ -253,6 +273,33 @@ class SeasonMachine(RuleBasedStateMachine):
         self.board.patch(**changes)
         self.model.change(changes)
         self._closed()
+
+    # Moderation
+
+    @rule(drawn=some_verdicts(MEMBERS), which=st.integers(0, 5))
+    def moderate_the_past(self, drawn: list[Any], which: int) -> None:
+        """Rule on what was played as soon as a window has closed."""
+        self.wait_for_boundary(which, graced=True, offset_us=0)
+        self.moderate(drawn)
+
+    @rule(drawn=some_verdicts(MEMBERS))
+    def moderate(self, drawn: list[Any]) -> None:
+        self.tick()
+        for each in drawn:
+            verdict = settled_verdict(each, self.model.rulings, self.board.now_us)
+            planned = self.board.tried(verdict)
+            expected = self.model.rule(verdict, pseudonym_of(planned))
+            note(f"{verdict}: {expected}")
+            assert outcome_of(planned) == expected
+
+    @rule()
+    def finish_erasing(self) -> None:
+        """Take the names of who was erased off the disk."""
+        self.tick()
+        self.model.sequence += len(self.board.host.board.rulings.erasing)
+        if self.board.host.shown_log.erasing:
+            self.board.host.erase_names(self.board.now_us)
+            assert not self.board.host.shown_log.erasing
 
     # Keeping
 
@@ -278,6 +325,17 @@ class SeasonMachine(RuleBasedStateMachine):
             self.board.reopen(*lost)
         assert self.board.host.report.snapshots_skipped == ()
         assert self.board.host.board.state_digest() == digest
+
+    @rule(drawn=drawn_verdicts(MEMBERS), lost=st.sets(st.sampled_from(["snapshots", "archives"])))
+    def crash_while_ruling(self, drawn: Any, lost: set[str]) -> None:
+        """End after a ruling was committed and before it is applied, and come back with losses."""
+        self.tick()
+        verdict = settled_verdict(drawn, self.model.rulings, self.board.now_us)
+        try:
+            planned: PlannedRuling | Refusal = self.board.rule(verdict, *lost, crashes=True)
+        except Refusal as refusal:
+            planned = refusal
+        assert outcome_of(planned) == self.model.rule(verdict, pseudonym_of(planned))
 
     # Asking
 
@@ -307,7 +365,8 @@ class SeasonMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.board is not None)
     def agree(self) -> None:
         """Every window, open or closed, and the list of them are what the model says."""
-        assert self.board.host.board.sequence == self.model.sequence
+        board = self.board
+        assert board.host.board.sequence == self.model.sequence
         for window in self.model.windows.values():
             self._check_window(window)
         for name in self.model.expired:
@@ -319,18 +378,57 @@ class SeasonMachine(RuleBasedStateMachine):
             assert item["closed"] == (window.closed_at_us is not None)
             if window.closed_at_us is not None:
                 assert instant(item["closed_at"]) == window.closed_at_us
-                assert self.digests.setdefault(window.id, item["digest"]) == item["digest"]
+                assert item["revision"] == len(window.revisions)
+                assert self.digests[window.id, item["revision"]] == item["digest"]
+        self._check_disputes()
+        assert replayed(board.host.log).state_digest() == board.host.board.state_digest()
 
     def _check_window(self, window: NaiveWindow) -> None:
         closed = window.closed_at_us is not None
         answer = self.board.top(window.id)
-        entries = window.entries if closed else window.standings.entries(0, len(MEMBERS))
+        entries = window.standings.entries_of(window.order)
         assert list(map(entry_of, answer["entries"])) == entries
         shown = answer["period"]
         assert (shown["id"], shown["closed"]) == (window.id, closed)
-        assert shown["revision"] == (1 if closed else None)
+        assert shown["revision"] == (len(window.revisions) if closed else None)
         bounds = [None if shown[end] is None else instant(shown[end]) for end in ("start", "end")]
         assert bounds == [window.start_us, window.end_us]
+        for revision, places in enumerate(window.revisions, 1):
+            self._check_revision(window, revision, places)
+
+    def _check_revision(
+        self, window: NaiveWindow, revision: int, places: list[Place] | None
+    ) -> None:
+        """Its digest is for ever, and of all that stood; who is hidden now is not shown."""
+        if places is None:
+            gone = Digest(False, self.board.now_us, window.id, revision)
+            assert refusal_of(self.board.host, gone).code == "period_expired"
+            return
+        digest = self.board.digest(window.id, revision)
+        assert self.digests.setdefault((window.id, revision), digest) == digest
+        everyone = frozenset(places)
+        assert self.standings.setdefault(digest, everyone) == everyone
+        if revision < len(window.revisions):
+            answer = self.board.top(window.id, revision=revision)
+            entries = window.standings.entries_of(window.standings.shown(places))
+            assert list(map(entry_of, answer["entries"])) == entries
+            assert answer["period"]["revision"] == revision
+
+    def _check_disputes(self) -> None:
+        disputes = self.model.rulings.disputes
+        answer = self.board.ask(Disputes(False, self.board.now_us, None, None, 100, None))
+        assert answer["count"] == len(disputes)
+        found = {
+            int(each["id"]): NaiveDispute(
+                each["event_sequence"],
+                set(each["windows"]),
+                each["opened_by"],
+                each["reason"],
+                each["status"],
+            )
+            for each in answer["disputes"]
+        }
+        assert found == disputes
 
 
 def test_windows_are_what_the_contract_says_whatever_happens():
@@ -338,7 +436,7 @@ def test_windows_are_what_the_contract_says_whatever_happens():
     run_state_machine_as_test(
         SeasonMachine,
         settings=settings(
-            max_examples=300,
+            max_examples=240,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

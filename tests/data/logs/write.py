@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from actors.logged_board import BoardOptions
+from actors.questions import Disputes
 from persistence.event_log import LogOptions
+from persistence.records import EventsRecord
 from tests.actors.board_harness import DAY_US
 from tests.actors.clocked_board import ClockedBoard
+from tests.actors.verdicts import dispute, erase, hide, profile, remove, settle, show, void
 
 LOGS = Path(__file__).parent
 NOT_KEPT = ("lock.mdb", "owner.lock")  # of processes, not of the board
@@ -50,15 +53,21 @@ DAYS = 9
 MEMBERS = ("mary1934", "Ada", "ada", "Zoë", "名前", "🎮", "x/%2F")
 
 
-def play(board: ClockedBoard) -> None:
-    """Play for some days: in time, late, twice, in batches, with changes in between."""
+def play(board: ClockedBoard, *, rules: bool = True, erases: bool = True) -> None:
+    """Play for some days: in time, late, twice, in batches, with changes and rulings in between.
+
+    rules: whether there are rulings; erases: whether some of them erase members.
+    """
     beginning_us = board.now_us
+    sequences: dict[str, int] = {}
     for day in range(DAYS):
         board.at(beginning_us + day * DAY_US)
         for number, member in enumerate(MEMBERS[: 3 + day % 5]):
             value = [(7 * day + 3 * number) % 11 - 0.5 * (number % 2), number + day / 8]
             occurred_at = board.now_us - number * 3_600_000_000
-            board.send(value, occurred_at, member=member, key=f"{day}/{member}", source="s")
+            key = f"{day}/{member}"
+            answer = board.send(value, occurred_at, member=member, key=key, source="s")
+            sequences[key] = answer["sequence"]
         again = {"member": "Ada", "value": [1, 1.25], "idempotency_key": f"batch/{day}"}
         board.batch(again, again, board.event([0, 0], member="ada", key=f"zero/{day}"))
         if day == 3:
@@ -66,8 +75,47 @@ def play(board: ClockedBoard) -> None:
             board.seal()
         if day == 4:
             board.patch(sources=None)
+        if rules:
+            moderate(board, day, sequences)
+        if rules and erases:
+            forget(board, day)
+        if day in (4, 7):
+            board.seal()
             board.snapshot()
     board.seal()
+    board.rebuild()
+
+
+def moderate(board: ClockedBoard, day: int, sequences: dict[str, int]) -> None:
+    """Rule on members and events, by key, of open and closed windows, before snapshots and after.
+
+    "Zoë" is hidden while windows close, "名前" is removed, two closed days are revised.
+    """
+    if day == 1:
+        profile(board, "Ada", b'{"display_name":"Ada L.","extra":{"level":1.50}}')
+        hide(board, "Zoë")
+        hide(board, "ada")
+        void(board, sequences["0/ada"])
+    if day == 4:
+        show(board, "ada")
+        dispute(board, sequences["3/mary1934"])
+        remove(board, "名前")
+    if day == 6:
+        void(board, sequences["5/Ada"])
+        settle(board, dispute(board, sequences["6/ada"]), "rejected")
+    if day == 8:
+        settle(board, dispute(board, sequences["5/mary1934"]), "upheld")
+        profile(board, "🎮", b"{}")
+        void(board, sequences["7/ada"])
+
+
+def forget(board: ClockedBoard, day: int) -> None:
+    """Erase two members; the name of one of them is still on disk when the board ends."""
+    if day == 7:
+        erase(board, "Zoë")
+        board.host.erase_names(board.now_us)
+    if day == 8:
+        erase(board, "x/%2F")
 
 
 def expectation(board: ClockedBoard) -> dict[str, Any]:
@@ -79,7 +127,33 @@ def expectation(board: ClockedBoard) -> dict[str, Any]:
         "periods": listed,
         "top": {item["id"]: board.top(item["id"]) for item in listed},
         "digest": {item["id"]: board.digest(item["id"]) for item in listed},
+        "revisions": {
+            item["id"]: [
+                [board.digest(item["id"], number), board.top(item["id"], revision=number)]
+                for number in kept_revisions(board, item["id"])
+            ]
+            for item in listed
+        },
+        "members": members(board),
+        "disputes": board.ask(Disputes(False, board.now_us, None, None, 100, None)),
     }
+
+
+def kept_revisions(board: ClockedBoard, window: str) -> list[int]:
+    """List the former revisions of a window that still answer."""
+    closed = board.host.board.closed.get(window)
+    return [] if closed is None else [each for each in closed.kept if each < closed.revision]
+
+
+def members(board: ClockedBoard) -> list[str]:
+    """List the members of all events, as they are called now."""
+    events = (
+        board.host.shown_log.event(record.first_sequence + row)
+        for record in board.host.log.read()
+        if isinstance(record, EventsRecord)
+        for row in range(record.count)
+    )
+    return sorted({event.member.decode() for event in events})
 
 
 def main(name: str) -> None:
