@@ -11,13 +11,13 @@ import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.durability.faults import Action, Ended, State, Zygote, fast_directory
 from tests.durability.trace import Entry, Op, read_trace
@@ -40,11 +40,15 @@ KINDS = {
     "board": r"/boards/[a-z]+$",
     "data directory": r"/data$",
 }
+# What no step of the workload does.
+OTHER_KINDS = {"log exchange": r"/boards/b/erasing$", "log being built": r"/boards/b/erasing/"}
+KILLS = (Action.KILL_BEFORE, Action.KILL_AFTER, Action.TEAR)
 
 
 def kind_of(path: str) -> str:
     """Name what a call on a path was about."""
-    return next((kind for kind, form in KINDS.items() if re.search(form, path)), "another")
+    kinds = OTHER_KINDS | KINDS
+    return next((kind for kind, form in kinds.items() if re.search(form, path)), "another")
 
 
 @dataclass(frozen=True)
@@ -156,17 +160,51 @@ class Cases:
             self._idle.put((zygote, place))
 
 
+CasesT = TypeVar("CasesT", bound=Cases)
+
+
 @contextmanager
-def cases() -> Iterator[Cases]:
-    """Give Cases, with as many zygotes as run side by side."""
+def cases(make: Callable[[Path, Sequence[Zygote]], CasesT]) -> Iterator[CasesT]:
+    """Give Cases, or what `make` makes, with as many zygotes as run side by side."""
     with fast_directory() as directory, ExitStack() as stack:
         zygotes = [stack.enter_context(Zygote()) for _ in range(WORKERS)]
-        yield Cases(directory, zygotes)
+        yield make(directory, zygotes)
 
 
 def calls_of(trace: Iterable[Entry]) -> list[tuple[Op, str]]:
     """List operation and kind of each call; that of call n is at n - 1."""
     return [(Op(entry.op), kind_of(entry.path)) for entry in trace if entry.op != Op.MARK]
+
+
+def kills(calls: Sequence[tuple[Op, str]], seed: int = SEED, plant: str = "") -> list[Case]:
+    """List a kill before and after each call, and one inside of each write."""
+    return by_kind(
+        calls,
+        (
+            Case(number, action, seed=seed, plant=plant)
+            for number, (operation, _) in enumerate(calls, 1)
+            for action in KILLS
+            if action != Action.TEAR or operation == Op.WRITE
+        ),
+    )
+
+
+def faults(
+    calls: Sequence[tuple[Op, str]],
+    action: Action,
+    operations: Collection[Op],
+    times: int = 1,
+    plant: str = "",
+) -> list[Case]:
+    """List a fault of each call of some operations."""
+    return by_kind(
+        calls,
+        (
+            Case(number, action, times, SEED, plant)
+            for number, (operation, _) in enumerate(calls, 1)
+            if operation in operations
+        ),
+    )
 
 
 def by_kind(calls: Sequence[tuple[Op, str]], points: Iterable[Case]) -> list[Case]:

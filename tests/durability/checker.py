@@ -13,8 +13,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from actors.board import ClosedWindow
 from actors.board_actor import ActorOptions
+from actors.closed_window import ClosedWindow
 from actors.counting import Window
 from actors.definition import Definition, apply_changes, from_record
 from actors.directory import BOARDS, Directory
@@ -122,8 +122,10 @@ def _check_standings(
     host: LoggedBoard, window: Window | ClosedWindow, events: Sequence[Event], now_us: int
 ) -> None:
     """Assert that a window's standings are those of the events in it, before it closed."""
-    closed_at = window.sequence if isinstance(window, ClosedWindow) else host.log.last_sequence + 1
+    last_sequence = host.log.last_sequence
+    closed_at = window.closed_sequence if isinstance(window, ClosedWindow) else last_sequence + 1
     model = NaiveBoard(DEFINITION, 0)
+    model.rulings.authors = {event.sequence: event.member.decode() for event in events}
     model.events = [
         Kept(event.sequence, _sent(event), event.occurred_at_us, event.received_at_us)
         for event in events
@@ -162,6 +164,7 @@ def _ask(host: LoggedBoard, question: Question) -> dict[str, Any]:
             host.seal_all()
             if host.archives.missing:
                 host.rebuild_archives(host.archives.sealed)
-            for window in error.windows:
-                host.archives.keep(*host.archives.read(host.board.closed[window]))
+            for window, revision in error.revisions:
+                found = host.archives.read(host.board.closed[window], revision)
+                host.archives.keep(revision, *found)
     raise AssertionError(f"{question} could not be answered")

@@ -232,11 +232,12 @@ def _asked(board: ClockedBoard, question: Question) -> dict[str, Any]:
             board.seal()
             board.rebuild()
             archives = board.host.archives
-            for window in error.windows:
+            for window, revision in error.revisions:
                 try:
-                    archives.keep(*archives.read(board.host.board.closed[window]))
+                    found = archives.read(board.host.board.closed[window], revision)
+                    archives.keep(revision, *found)
                 except (RanknodeError, OSError):
-                    archives.missing.add(window)
+                    archives.missing.add((window, revision))
     raise AssertionError(f"{question} could not be answered")
 
 

@@ -36,13 +36,14 @@ from tests.persistence.log_samples import seeded
 COMMITS = 20  # of a run: long enough for a third snapshot, with which the first one goes
 LANES = 2  # processes that work at once
 QUEUED_MAX = 4 * LANES  # jobs in memory that wait for one
-LATER_CUTS = 1  # of a successor's run, besides the one at its end
+NAMING = {Op.RENAME, Op.CREATE, Op.MKDIR, Op.LINK, Op.UNLINK, Op.RMDIR}
+LATER_CUTS = 1  # of a successor's run, mostly, besides the one at its end
 
 
 class Run(NamedTuple):
     """A traced run of the workload below `root`: its calls in order, and its journal's lines.
 
-    mark: the last one before the first call. left: what is there at the end.
+    mark: the last one before the first call. found, left: what is there before and at the end.
     """
 
     root: Path
@@ -50,7 +51,13 @@ class Run(NamedTuple):
     mark: int
     entries: list[Entry]
     journal: list[tuple[int, str]]
+    found: State
     left: State
+
+    @property
+    def disk(self) -> Disk:
+        """Give the disk that the run began with."""
+        return Disk(str(self.root), self.found)
 
     @property
     def cut_points(self) -> list[int]:
@@ -88,10 +95,12 @@ class Laboratory:
 
     Running: `record`. Trying: `cut`, `crash_then_cut`, `cut_recovery`; then `verdicts`. A context.
     steps: of the script, by which each recovered disk goes on before it is checked once more.
+    beginning: what there is before a run.
     """
 
-    def __init__(self, directory: Path, steps: int = 1) -> None:
+    def __init__(self, directory: Path, steps: int = 1, beginning: State | None = None) -> None:
         self._directory = directory
+        self._beginning = beginning or State({})
         self._steps = steps
         self._numbers = itertools.count()
         self._lanes = ThreadPoolExecutor(LANES, "lane")
@@ -110,8 +119,8 @@ class Laboratory:
         self._zygotes.close()
 
     def record(self, seed: int, plant: str = "") -> Run:
-        """Run the workload in an empty directory, to its end."""
-        return self._run("run", State({}), "", 0, {"seed": seed, "plant": plant})
+        """Run the workload to its end."""
+        return self._run("run", self._beginning, "", 0, {"seed": seed, "plant": plant})
 
     # Trying
 
@@ -120,30 +129,39 @@ class Laboratory:
 
         parts: how many states are drawn for each entry, besides the certain ones.
         """
-        disk = Disk(str(run.root))
+        disk = run.disk
         for index, mark, where in run.after(disk, chosen):
             states = self._new_states(run, disk, index, mark, parts)
             self._submit(self._survive_all, run, where, mark, states)
 
-    def crash_then_cut(self, run: Run, chosen: Sequence[int], parts: int, plant: str = "") -> None:
+    def crash_then_cut(
+        self,
+        run: Run,
+        chosen: Sequence[int],
+        parts: int,
+        plant: str = "",
+        later_cuts: int = LATER_CUTS,
+    ) -> None:
         """Kill a run after the chosen entries, let a successor go on, and cut that one.
 
         What the killed process left pending still is when its successor begins. plant: a fault of
-        the successor.
+        the successor. later_cuts: how often its run is cut, besides at its end.
         """
-        disk = Disk(str(run.root))
+        disk = run.disk
         for _, mark, where in run.after(disk, chosen):
             seen = disk.after_cut(EVERYTHING)
             carried = copy.deepcopy(disk)
-            self._submit(self._go_on_and_cut, run, where, mark, seen, carried, parts, plant)
+            more = parts, plant, later_cuts
+            self._submit(self._go_on_and_cut, run, where, mark, seen, carried, *more)
 
     def cut_recovery(self, run: Run, chosen: Sequence[int], parts: int) -> None:
         """Cut a run after the chosen entries, and cut the recovery from what was left again."""
-        disk = Disk(str(run.root))
+        disk = run.disk
         for index, mark, where in run.after(disk, chosen):
             left = disk.after_cut(Choice.seeded(f"{run.seed} recovery {index}"))
             carried = Disk(str(run.root), left)
-            self._submit(self._go_on_and_cut, run, where, mark, left, carried, parts, "")
+            more = parts, "", LATER_CUTS
+            self._submit(self._go_on_and_cut, run, where, mark, left, carried, *more)
 
     def verdicts(self) -> list[Verdict]:
         """Wait for all that is tried, and return what came of it."""
@@ -192,7 +210,15 @@ class Laboratory:
         return verdicts
 
     def _go_on_and_cut(
-        self, run: Run, where: str, mark: int, state: State, carried: Disk, parts: int, plant: str
+        self,
+        run: Run,
+        where: str,
+        mark: int,
+        state: State,
+        carried: Disk,
+        parts: int,
+        plant: str,
+        later_cuts: int,
     ) -> list[Verdict]:
         """Go on from what a crash left, and cut that at its end and at some drawn points."""
         arguments = {"seed": run.seed, "steps": self._steps, "plant": plant}
@@ -200,7 +226,7 @@ class Laboratory:
         carried.root = str(later.root)
         points = later.cut_points
         rng = seeded(f"{run.seed} later {where}")
-        chosen = [points[-1], *rng.sample(points, min(LATER_CUTS, len(points)))]
+        chosen = [points[-1], *rng.sample(points, min(later_cuts, len(points)))]
         verdicts = []
         for index, later_mark, there in later.after(carried, chosen):
             states = self._new_states(later, carried, index, later_mark, parts)
@@ -221,6 +247,7 @@ class Laboratory:
                 mark=mark,
                 entries=list(read_trace(place / "trace")),
                 journal=[(json.loads(line).get("mark", 0), line) for line in lines],
+                found=state,
                 left=read_state(place / "disk"),
             )
 
@@ -229,18 +256,17 @@ class Laboratory:
     ) -> Ended:
         with faults.State(place / "state") as counters:
             return self._zygote().run(
-                work,
-                {
-                    "directory": str(place / "disk"),
-                    "journal": str(place / "journal"),
-                    "commits": COMMITS,
-                }
-                | arguments,
+                *self._job(work, place, arguments),
                 output=place / "output",
                 root=place / "disk" if traced else None,
                 state=counters if traced else None,
                 trace=place / "trace" if traced else None,
             )
+
+    def _job(self, work: str, place: Path, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return a zygote's work and its arguments."""
+        where = {"directory": str(place / "disk"), "journal": str(place / "journal")}
+        return work, where | {"commits": COMMITS} | arguments
 
     def _zygote(self) -> Zygote:
         """Return the zygote of the calling thread."""
@@ -258,3 +284,25 @@ class Laboratory:
         (place / "journal").write_text(journal)
         yield place
         shutil.rmtree(place)
+
+
+def sampled(run: Run, points: Sequence[int], count: int, purpose: str) -> list[int]:
+    """Choose points evenly, each at a drawn place in its share of them, as `purpose` has it."""
+    rng = seeded(f"{run.seed} {purpose}")
+    shares = [len(points) * share // count for share in range(count + 1)]
+    return [
+        points[rng.randrange(low, high)] for low, high in itertools.pairwise(shares) if low < high
+    ]
+
+
+def naming(run: Run) -> list[int]:
+    """List the entries that changed a name."""
+    return [index for index, entry in enumerate(run.entries) if entry.op in NAMING]
+
+
+def require_sound(verdicts: Sequence[Verdict], at_least: int) -> None:
+    """Assert that as many states were tried, that cuts cost something, and that all were sound."""
+    wrong = [f"{each.where}\n{each.wrong}" for each in verdicts if each.wrong]
+    assert not wrong, f"{len(wrong)} of {len(verdicts)} states\n" + "\n".join(wrong[:3])
+    assert len(verdicts) >= at_least
+    assert sum(verdict.lost for verdict in verdicts) > len(verdicts) // 3

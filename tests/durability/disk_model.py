@@ -6,7 +6,8 @@ one file system:
     data      a write is pending until its file is synced, or durable at once by O_DSYNC
     sizes     growing, cutting and allocating are pending until the file is synced
     names     creating, renaming, linking and removing are pending until each directory that it
-              changes is synced; a synced file may still have no name
+              changes is synced; a synced file may still have no name; two names that trade places
+              do both or neither
     sectors   512 bytes are written whole: a cut is between sectors, never inside of one
 
 Pending changes reach the disk in any order and number: of a unit of data any version since the last
@@ -29,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.durability.trace import DSYNC, TRUNCATING, Entry, Op
+from tests.durability.trace import DSYNC, EXCHANGING, TRUNCATING, Entry, Op
 from tests.persistence.log_samples import seeded
 
 SECTOR_BYTES = 512
@@ -168,12 +169,14 @@ _Names = dict[_Directory, dict[str, "_Node"]]
 class _NameChange:
     """A pending change of names: a node leaves one place, or comes to another, or both at once.
 
-    unsynced: the directories that it changes and that were not synced since.
+    other: the node that comes to the first place meanwhile, where two trade places. unsynced: the
+    directories that it changes and that were not synced since.
     """
 
     node: _Node
     source: tuple[_Directory, str] | None
     target: tuple[_Directory, str] | None
+    other: _Node | None = None
     unsynced: list[_Directory] = field(default_factory=list)
 
     @property
@@ -183,7 +186,9 @@ class _NameChange:
     def apply(self, names: _Names) -> None:
         if self.source is not None:
             directory, name = self.source
-            if names[directory].get(name) is self.node:
+            if self.other is not None:
+                names[directory][name] = self.other
+            elif names[directory].get(name) is self.node:
                 del names[directory][name]
         if self.target is not None:
             directory, name = self.target
@@ -266,7 +271,7 @@ class Disk:
             case Op.SYNC:
                 self._sync(self._node(entry.path))
             case Op.RENAME:
-                self._move(entry.path, entry.target)
+                self._move(entry.path, entry.target, exchanging=bool(entry.flags & EXCHANGING))
             case Op.TRUNCATE:
                 self._file(entry.path).resize(entry.offset)
             case Op.CREATE:
@@ -288,16 +293,18 @@ class Disk:
         elif truncating:
             self._file(path).resize(0)
 
-    def _move(self, path: str, target: str) -> None:
-        self._change(self._node(path), self._place(path), self._place(target))
+    def _move(self, path: str, target: str, *, exchanging: bool) -> None:
+        other = self._node(target) if exchanging else None
+        self._change(self._node(path), self._place(path), self._place(target), other)
 
     def _change(
         self,
         node: _Node,
         source: tuple[_Directory, str] | None,
         target: tuple[_Directory, str] | None,
+        other: _Node | None = None,
     ) -> None:
-        change = _NameChange(node, source, target)
+        change = _NameChange(node, source, target, other)
         change.unsynced = [*dict.fromkeys(directory for directory, _ in change.places)]
         change.apply({directory: directory.live for directory in change.unsynced})
         self._names.append(change)

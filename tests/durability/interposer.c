@@ -82,7 +82,8 @@ enum flag {
     FLAG_DURABLE = 1,   /* the descriptor is O_DSYNC or O_SYNC */
     FLAG_DATA_ONLY = 2, /* the sync was an fdatasync */
     FLAG_DIRECTORY = 4, /* the entry concerns a directory */
-    FLAG_TRUNCATE = 8   /* the open was O_TRUNC */
+    FLAG_TRUNCATE = 8,  /* the open was O_TRUNC */
+    FLAG_EXCHANGE = 16  /* the rename let two names trade places */
 };
 
 struct header {
@@ -700,6 +701,8 @@ EXPORTED int renameat2(int directory, const char *name, int target_directory, co
         return syscall(SYS_renameat2, directory, name, target_directory, target, flags);
     if (is_directory(call.path))
         call.header.flags |= FLAG_DIRECTORY;
+    if (flags & RENAME_EXCHANGE)
+        call.header.flags |= FLAG_EXCHANGE;
     return MAKE(&call, syscall(SYS_renameat2, directory, name, target_directory, target, flags));
 }
 

@@ -21,7 +21,8 @@ from actors.board_actor import BoardActor
 from actors.keyset import KeySet
 from actors.logged_board import LoggedBoard
 from actors.questions import Reply
-from persistence import head
+from actors.shown_log import ERASING
+from persistence import event_log, head, ownership
 from persistence.errors import CommitFailedError
 from persistence.event_log import LmdbEventLog
 from persistence.records import EventsRecord, Record
@@ -76,16 +77,16 @@ def commit_error_ignored() -> None:
 
 def key_outside_transaction() -> None:
     """Keep keys in a file of their own, written after the commit of their events."""
-    commit, recover = LoggedBoard.commit, logged_board._recover
+    commit, recover = LoggedBoard.commit, logged_board.recover_board
 
     def commit_then_keep(self: LoggedBoard, records: Sequence[Record]) -> None:
         commit(self, records)
         with (self.directory / KEYS).open("a") as file:
             file.writelines(f"{record.first_sequence}\n" for record in records)
 
-    def recover_keys(directory: Path, log: LmdbEventLog) -> tuple[Board, Any]:
-        board, report = recover(directory, log)
-        path = directory / KEYS
+    def recover_keys(log: LmdbEventLog, snapshots: Path, archives: Path) -> tuple[Board, Any]:
+        board, report = recover(log, snapshots, archives)
+        path = log.directory.parent / KEYS
         kept = set(map(int, path.read_text().split())) if path.exists() else set()
         board.keys = KeySet(board.identity.hash_key)
         for record in log.read():
@@ -95,7 +96,7 @@ def key_outside_transaction() -> None:
         return board, report
 
     LoggedBoard.commit = commit_then_keep  # type: ignore[method-assign]
-    logged_board._recover = recover_keys
+    logged_board.recover_board = recover_keys
 
 
 def head_before_commit() -> None:
@@ -158,6 +159,41 @@ def inherited_names_not_synced() -> None:
     os.fsync = careless  # type: ignore[assignment]
 
 
+def exchange_not_synced() -> None:
+    """Take two logs for exchanged before that is durable."""
+    real = event_log.sync_directory
+
+    def careless(directory: Path) -> None:
+        if sys._getframe(1).f_code.co_name != "put_in_place" or directory.name == ERASING:
+            real(directory)
+
+    event_log.sync_directory = careless
+
+
+def inherited_exchange_not_synced() -> None:
+    """Take for durable which of two logs a killed process left in use."""
+    ownership.sync_directory = lambda _: None
+
+
+def finished_too_early() -> None:
+    """Say that a name is gone while the log that holds it is still to be removed."""
+    erase = LoggedBoard.erase_names
+
+    def say_so_first(self: LoggedBoard, now_us: int) -> None:
+        remove = self.shown_log.remove_former
+
+        def saying_so() -> None:
+            records = self.shown_log.finished(self.board.rulings.erasing, 0)
+            self.commit(records)
+            self.apply_all(records)
+            remove()
+
+        self.shown_log.remove_former = saying_so  # type: ignore[method-assign]
+        erase(self, now_us)
+
+    LoggedBoard.erase_names = say_so_first  # type: ignore[method-assign]
+
+
 READING = {"checksum-unchecked"}  # what is planted in how files are read, so in the check too
 
 PLANTS: dict[str, Callable[[], None]] = {
@@ -170,4 +206,7 @@ PLANTS: dict[str, Callable[[], None]] = {
     "rename-without-fsync": rename_without_fsync,
     "directory-not-synced": directory_not_synced,
     "inherited-names-not-synced": inherited_names_not_synced,
+    "exchange-not-synced": exchange_not_synced,
+    "inherited-exchange-not-synced": inherited_exchange_not_synced,
+    "finished-too-early": finished_too_early,
 }

@@ -23,8 +23,9 @@ import pytest
 
 from actors.board import Board
 from actors.board_actor import BoardActor
+from actors.creation import create_board
 from actors.listing import LOG
-from actors.logged_board import LoggedBoard, create_board
+from actors.logged_board import LoggedBoard
 from actors.offline import verify
 from actors.questions import Ask, Change, Periods, Submit, Top, decode_replies, encode
 from persistence import ownership

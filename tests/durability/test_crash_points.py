@@ -18,9 +18,9 @@ from tests.durability.cases import (
     SEED,
     Case,
     Cases,
-    by_kind,
     calls_of,
     cases,
+    kills,
     lost,
     require_all_fired,
     spread,
@@ -35,31 +35,17 @@ LAST_CALLS = 40  # after which a run has nothing left to do that takes as many
 META_PAGES_BYTES = 2 * 4096  # of an LMDB file; only its creation writes both at once
 RULE_BREAKS_MIN = 5
 OTHER_SEEDS = range(SEED + 1, SEED + 1 + int(os.environ.get("TORTURE_SEEDS", "1")))
-KILLS = (Action.KILL_BEFORE, Action.KILL_AFTER, Action.TEAR)
 
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Cases]:
-    with cases() as made:
+    with cases(Cases) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def trace(bench: Cases) -> list[Entry]:
     return bench.trace()
-
-
-def kills(calls: Sequence[tuple[Op, str]], seed: int = SEED, plant: str = "") -> list[Case]:
-    """List a kill before and after each call, and one inside of each write."""
-    return by_kind(
-        calls,
-        (
-            Case(number, action, seed=seed, plant=plant)
-            for number, (operation, _) in enumerate(calls, 1)
-            for action in KILLS
-            if action != Action.TEAR or operation == Op.WRITE
-        ),
-    )
 
 
 def test_the_workload_touches_every_kind_of_file(trace: list[Entry]) -> None:

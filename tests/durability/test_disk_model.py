@@ -17,7 +17,15 @@ from tests.durability.disk_model import (
     State,
     materialise,
 )
-from tests.durability.trace import DSYNC, TRUNCATING, Entry, Op, pack_entry, read_trace
+from tests.durability.trace import (
+    DSYNC,
+    EXCHANGING,
+    TRUNCATING,
+    Entry,
+    Op,
+    pack_entry,
+    read_trace,
+)
 
 ROOT = "/disk"
 SEEDS = 200
@@ -222,6 +230,21 @@ def test_moving_between_directories_needs_both_synced():
         assert found in states
         made.apply(sync(directory))
     assert made.after_cut(NOTHING).files == there
+
+
+def test_two_names_trade_places_at_once_or_not():
+    """After a cut each has its own content or the other's, and what follows is of what they are."""
+    found: Files = {"a": None, "a/x": b"1", "d": None, "d/b": None, "d/b/y": b"2"}
+    traded: Files = {"a": None, "a/y": b"2", "d": None, "d/b": None, "d/b/x": b"1"}
+    made = disk(entry(Op.RENAME, "a", "d/b", flags=EXCHANGING), found=found)
+    for directory in ("", "d"):
+        states = list(seeded_states(made))
+        assert found in states
+        assert all(files in (found, traded) for files in states)
+        made.apply(sync(directory))
+    assert made.after_cut(NOTHING).files == traded
+    made.apply(entry(Op.UNLINK, "d/b/x"))
+    assert made.after_cut(EVERYTHING).files == {p: c for p, c in traded.items() if p != "d/b/x"}
 
 
 def test_a_file_without_a_name_left_is_no_matter():

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from actors.creation import create_board
 from actors.last_words import EXIT_COMMIT_FAILED
 from actors.listing import LOG
-from actors.logged_board import create_board
 from actors.offline import read_events, verify
 from persistence import ownership
 from tests.actors.board_harness import NOW_US, SMALL, define

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.durability.faults import Action, State, environment
-from tests.durability.trace import DSYNC, Op, read_trace
+from tests.durability.trace import DSYNC, EXCHANGING, Op, read_trace
 
 WAIT_SECONDS = 60  # what no machine needs, however busy
 
@@ -113,6 +113,28 @@ def test_every_call_below_the_root_is_recorded(tmp_path: Path, root: Path, state
     assert durable == [Op.CREATE, Op.WRITE, Op.WRITE, Op.TRUNCATE, Op.TRUNCATE]
     assert state.calls == len(entries) - 1
     assert (state.mark, state.calls_by(Op.MARK), state.calls_by(Op.WRITE)) == (7, 1, 4)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_exchange_is_told_from_a_renaming(
+    tmp_path: Path, root: Path, state: State, fails: bool
+) -> None:
+    """Two names that trade places by one call are in the trace as such, and a fault can hit it."""
+    code = """
+        import ctypes, os
+        os.mkdir("a")
+        os.mkdir("b")
+        os.rename("a", "c")
+        print(ctypes.CDLL(None).renameat2(-100, b"b", -100, b"c", 2))
+    """
+    if fails:
+        state.arm(2, Action.EIO, operations=[Op.RENAME])
+    _, printed, errors = run(code, root, state, tmp_path / "trace")
+    assert (printed, state.fired) == (("-1", 1) if fails else ("0", 0)), errors
+    renames = [entry for entry in read_trace(tmp_path / "trace") if entry.op == Op.RENAME]
+    found = [(e.path, e.target, bool(e.flags & EXCHANGING)) for e in renames]
+    exchanged = [] if fails else [(f"{root}/b", f"{root}/c", True)]
+    assert found == [(f"{root}/a", f"{root}/c", False), *exchanged]
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,11 @@ from persistence.head import SLOT_BYTES, head_findings
 from persistence.ownership import OWNER, OWNER_BYTES, read_owner
 from tests.actors.board_harness import NOW_US, SMALL, define, event, on_disk, submit
 from tests.durability.cases import (
-    SEED,
-    Case,
     Cases,
     Outcome,
-    by_kind,
     calls_of,
     cases,
+    faults,
     lost,
     require_all_fired,
     spread,
@@ -56,26 +54,13 @@ Calls = list[tuple[Op, str]]
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Cases]:
-    with cases() as made:
+    with cases(Cases) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def calls(bench: Cases) -> Calls:
     return calls_of(bench.trace())
-
-
-def faults(
-    calls: Calls, action: Action, operations: set[Op], times: int = 1, plant: str = ""
-) -> list[Case]:
-    return by_kind(
-        calls,
-        (
-            Case(number, action, times, SEED, plant)
-            for number, (operation, _) in enumerate(calls, 1)
-            if operation in operations
-        ),
-    )
 
 
 def codes(outcomes: list[Outcome], kinds: set[str]) -> set[int]:

@@ -6,27 +6,24 @@ acknowledged, once, with its sequence, and serve its next owner.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.durability import faults
-from tests.durability.cuts import Laboratory, Run, Verdict
+from tests.durability.cuts import Laboratory, Run, naming, require_sound, sampled
 from tests.durability.disk_model import EVERYTHING, NOTHING, Disk, State
 from tests.durability.faults import Action, fast_directory
 from tests.durability.trace import Op, read_trace
-from tests.persistence.log_samples import seeded
 
 SEEDS = [1, 2]
-NAMING = {Op.RENAME, Op.CREATE, Op.MKDIR, Op.LINK, Op.UNLINK, Op.RMDIR}
 
 # Sampled in `make test`, all of them in `make test-durability`.
 CUTS = 40
@@ -68,20 +65,6 @@ def runs(laboratory: Laboratory) -> list[Run]:
     return [laboratory.record(seed) for seed in SEEDS]
 
 
-def sampled(run: Run, points: Sequence[int], count: int, purpose: str) -> list[int]:
-    """Choose points evenly, each at a drawn place in its share of them."""
-    rng = seeded(f"{run.seed} {purpose}")
-    shares = [len(points) * share // count for share in range(count + 1)]
-    return [
-        points[rng.randrange(low, high)] for low, high in itertools.pairwise(shares) if low < high
-    ]
-
-
-def naming(run: Run) -> list[int]:
-    """List the entries that changed a name."""
-    return [index for index, entry in enumerate(run.entries) if entry.op in NAMING]
-
-
 def built_upon(run: Run) -> list[int]:
     """List the entries that gave a board or a segment its name, which others write below."""
     return [
@@ -89,14 +72,6 @@ def built_upon(run: Run) -> list[int]:
         for index, entry in enumerate(run.entries)
         if entry.op == Op.RENAME and re.search(r"/boards/\w+(/log/\d+)?$", entry.target)
     ]
-
-
-def require_sound(verdicts: Sequence[Verdict], at_least: int) -> None:
-    """Assert that as many states were tried, that cuts cost something, and that all were sound."""
-    wrong = [f"{each.where}\n{each.wrong}" for each in verdicts if each.wrong]
-    assert not wrong, f"{len(wrong)} of {len(verdicts)} states\n" + "\n".join(wrong[:3])
-    assert len(verdicts) >= at_least
-    assert sum(verdict.lost for verdict in verdicts) > len(verdicts) // 3
 
 
 # The traces that are cut

@@ -27,6 +27,7 @@ class Op(IntEnum):
 
 DSYNC = 1  # flags of an entry: the write was through O_DSYNC or O_SYNC
 TRUNCATING = 8  # the file was opened with O_TRUNC
+EXCHANGING = 16  # the rename let two names trade places
 
 
 _HEADER = struct.Struct("<IIIIqqQ")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.durability import workload
+from tests.durability.erasing_work import erase, finish
 from tests.durability.plants import PLANTS, READING
 from tests.durability.script import COMMITS
 from tests.durability.survivor import go_on, survive
@@ -47,7 +48,10 @@ def recover(
     return check(directory, journal)
 
 
-WORKS = {"run": run, "check": check, "recover": recover, "go_on": go_on, "survive": survive}
+WORKS = {
+    "run": run, "check": check, "recover": recover, "go_on": go_on, "survive": survive,
+    "erase": erase, "finish": finish,
+}  # fmt: skip
 
 
 def _attach(job: dict[str, Any]) -> None:
