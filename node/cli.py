@@ -150,12 +150,13 @@ def import_(
     file_format: str | None,
     backfill: bool,
 ) -> None:
-    """Send the events of FILE (NDJSON or CSV, - for standard input) to BOARD.
+    """Send the events and rulings of FILE (NDJSON or CSV, - for standard input) to BOARD.
 
-    Each needs an idempotency key, so an import that broke off is simply run again. A first line
+    Each event needs an idempotency key, and a ruling that the board's audit has already is skipped,
+    so an import that broke off is simply run again. Rulings need an admin key. A first line
     as `export` writes it creates the board, which takes its history in backfill mode: nothing
     closes before all has arrived. --backfill does the same with a board that is there; while the
-    import is broken off, it stays in that mode. Ends with 1 if any event was rejected.
+    import is broken off, it stays in that mode. Ends with 1 if any line was rejected.
     """
     from node import commands  # noqa: PLC0415  (loads an HTTP client)
     from node.client import Client  # noqa: PLC0415
@@ -170,7 +171,11 @@ def import_(
 @_data
 @click.option("--output", metavar="FILE", type=click.Path(path_type=Path), help="[standard output]")
 def export(board: str, data: Path, output: Path | None) -> None:
-    """Write BOARD's definition and every event as NDJSON, also beside a running node."""
+    """Write BOARD's definition, every event and every ruling as NDJSON, beside a running node too.
+
+    A ruling is a line under "moderation": who, why, when, by which API key. Nobody who was erased
+    is named.
+    """
     from node import commands  # noqa: PLC0415  (loads the storage)
 
     _end(commands.run_export(data, board, output))

@@ -1,6 +1,7 @@
 """A client of one node for the commands: JSON over HTTP, retried where that is safe.
 
-Every call that the commands make is: reads, and events whose keys make a repetition a duplicate.
+Every call that the commands make is: reads, events whose keys make a repetition a duplicate, and
+rulings, which are idempotent.
 """
 
 from __future__ import annotations

@@ -27,17 +27,18 @@ from rich.progress import TimeRemainingColumn as Remaining
 
 from actors.definition import BOARD_ID
 from actors.exact import format_time
-from actors.offline import read_events, verify
+from actors.exporting import read_export
+from actors.offline import verify
 from node.client import Client
 from node.importing import Summary, import_events
 from node.tables import read_top, top_table
-from node.transfer import Lines, event_line, header_line, read_csv, read_ndjson
+from node.transfer import Lines, header_line, item_line, read_csv, read_ndjson
 from persistence.errors import RanknodeError
 
 # The folder of a data directory that holds one directory per board. actors.directory, which makes
 # it, is not imported: it loads Ray.
 BOARDS = "boards"
-PROGRESS_EVENTS = 1000  # how often an export's bar moves
+PROGRESS_ITEMS = 1000  # how often an export's bar moves
 
 
 class CommandError(RanknodeError):
@@ -53,7 +54,7 @@ class ImportOptions(NamedTuple):
 
 
 def run_import(client: Client, board: str, file: str, options: ImportOptions) -> int:
-    """Send a file's events to a board; returns 1 when any was rejected."""
+    """Send a file's events and rulings to a board; returns 1 when any was rejected."""
     console, summary = Console(stderr=True), Summary()
     try:
         _send_file(client, board, file, options, summary, console)
@@ -97,7 +98,7 @@ def _show_break(console: Console, board: str, summary: Summary) -> None:
     advice = "Run the import again to resume; what has arrived counts once."
     if summary.unfinished:
         advice = f"{board} is left in backfill mode, in which nothing closes. {advice}"
-    elif not summary.applied and not summary.duplicates:
+    elif not (summary.applied or summary.duplicates or summary.rulings_applied):
         return
     console.print(advice, markup=False, highlight=False, soft_wrap=True)
 
@@ -108,6 +109,10 @@ def _show_summary(console: Console, summary: Summary) -> None:
     sys.stdout.write(
         f"{summary.applied} applied, {summary.duplicates} duplicates, {summary.rejected} rejected\n"
     )
+    if summary.rulings_applied or summary.rulings_skipped:
+        sys.stdout.write(
+            f"rulings: {summary.rulings_applied} applied, {summary.rulings_skipped} skipped\n"
+        )
     for reason in summary.reasons:
         console.print(f"  {reason}", markup=False, highlight=False, soft_wrap=True)
     if summary.rejected > len(summary.reasons):
@@ -115,15 +120,15 @@ def _show_summary(console: Console, summary: Summary) -> None:
 
 
 def run_export(data: Path, board: str, output: Path | None) -> int:
-    """Write a board's definition and events as NDJSON, from its log on disk."""
-    definition, events, total = read_events(board_directory(data, board))
+    """Write a board's definition, events and rulings as NDJSON, from its log on disk."""
+    definition, items, total = read_export(board_directory(data, board))
     with _writing(output) as target, bar(Console(stderr=True), MofNCompleteColumn()) as progress:
         task = progress.add_task(f"exporting {board}", total=total)
         target.write(header_line(board, definition))
-        for count, event in enumerate(events, 1):
-            target.write(event_line(event, definition.decimals))
-            if count % PROGRESS_EVENTS == 0:
-                progress.update(task, completed=event.sequence)
+        for count, item in enumerate(items, 1):
+            target.write(item_line(item, definition.decimals))
+            if count % PROGRESS_ITEMS == 0:
+                progress.update(task, completed=item.sequence)
         progress.update(task, completed=total)
     return 0
 

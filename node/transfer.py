@@ -1,7 +1,8 @@
 """The file formats of import and export: NDJSON and CSV, line by line, in bounded memory.
 
-Owns how an event is written in a file. A number keeps its exact text: it is spliced from the file
-into the request and never becomes a float. It must not know HTTP or the disk.
+Owns which lines there are and how an event is written; rulings are in `node.ruling_lines`. A number
+keeps its exact text: it is spliced from the file into the request and never becomes a float. It
+must not know HTTP or the disk.
 """
 
 from __future__ import annotations
@@ -9,14 +10,19 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 
 import msgspec
 
 from actors.definition import Definition
 from actors.exact import format_decimal, format_time
+from actors.histories import key_text
+from node.ruling_lines import RulingLine, read_ruling, write_ruling
 from persistence.errors import RanknodeError
 from persistence.records import Event
+
+if TYPE_CHECKING:
+    from actors.exporting import Ruled
 
 LINE_BYTES_MAX = 64 * 1024
 
@@ -44,14 +50,21 @@ class Row(NamedTuple):
     event: bytes
 
 
+class RulingRow(NamedTuple):
+    """A ruling of a file: the number of its line and what it says."""
+
+    line: int
+    ruling: RulingLine
+
+
 class BadRow(NamedTuple):
-    """A line that is no event, and why."""
+    """A line that is neither an event nor a ruling, and why."""
 
     line: int
     reason: str
 
 
-Item: TypeAlias = Header | Row | BadRow
+Item: TypeAlias = Header | Row | RulingRow | BadRow
 
 
 class Lines:
@@ -77,9 +90,10 @@ class Lines:
 
 
 def read_ndjson(lines: Iterable[bytes]) -> Iterator[Item]:
-    """Read one event per line; an export's first line is its header; empty lines are passed over.
+    """Read an event or a ruling per line; an export's first line is its header.
 
-    Only what would harm the request around it is checked: a line must be one JSON object.
+    Of an event only what would harm the request around it is checked: a line must be one JSON
+    object. Empty lines are passed over.
     """
     for number, line in enumerate(lines, 1):
         text = line.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else line.strip()
@@ -93,6 +107,8 @@ def read_ndjson(lines: Iterable[bytes]) -> Iterator[Item]:
             continue
         if number == 1 and "definition" in fields:
             yield Header(_header(fields["definition"]))
+        elif "moderation" in fields:
+            yield _ruling(number, fields)
         else:
             yield Row(number, text)
 
@@ -102,6 +118,15 @@ def _header(raw: msgspec.Raw) -> dict[str, msgspec.Raw]:
         return _OBJECT.decode(raw)
     except msgspec.DecodeError as error:
         raise FileFormatError(f"line 1: the definition is no JSON object: {error}") from None
+
+
+def _ruling(number: int, fields: dict[str, msgspec.Raw]) -> RulingRow | BadRow:
+    if len(fields) > 1:
+        return BadRow(number, "moderation: nothing else stands in its line")
+    try:
+        return RulingRow(number, read_ruling(fields["moderation"]))
+    except (ValueError, RecursionError) as error:
+        return BadRow(number, f"moderation: {error}")
 
 
 def read_csv(lines: Iterable[bytes]) -> Iterator[Item]:
@@ -168,8 +193,20 @@ def header_line(board: str, definition: Definition) -> bytes:
     return msgspec.json.encode({"board": board, "definition": shown}) + b"\n"
 
 
+def item_line(item: Event | Ruled, decimals: tuple[int, ...]) -> bytes:
+    """Write an event or a ruling of a log as a line of an export."""
+    if isinstance(item, Event):
+        return event_line(item, decimals)
+    event = None if item.event is None else _event_json(item.event, decimals)
+    return write_ruling(item.record, event)
+
+
 def event_line(event: Event, decimals: tuple[int, ...]) -> bytes:
     """Write an event of a log as a line of an export, with its exact numbers and its instant."""
+    return _event_json(event, decimals) + b"\n"
+
+
+def _event_json(event: Event, decimals: tuple[int, ...]) -> bytes:
     numbers = [
         format_decimal(scaled, places)
         for scaled, places in zip(event.values, decimals, strict=True)
@@ -178,9 +215,9 @@ def event_line(event: Event, decimals: tuple[int, ...]) -> bytes:
     fields: dict[str, Any] = {
         "member": event.member.decode("utf-8"),
         "value": msgspec.Raw(value),
-        "idempotency_key": event.idempotency_key.decode("utf-8"),
+        "idempotency_key": key_text(event),
         "occurred_at": format_time(event.occurred_at_us),
     }
     if event.source is not None:
         fields["source"] = event.source
-    return msgspec.json.encode(fields) + b"\n"
+    return msgspec.json.encode(fields)

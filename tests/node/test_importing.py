@@ -191,6 +191,21 @@ def test_a_backfill_with_a_header_is_one_round_trip() -> None:
     assert boards.changes == [b'{"mode":"live","min_value":0.10}']
 
 
+@pytest.mark.parametrize("backfill", [False, True])
+def test_a_file_that_was_cut_leaves_the_end_to_another_import(backfill: bool) -> None:
+    """Nothing closes while lines are missing: what closes without them would stay closed."""
+    boards = KeyedBoards()
+    lines = [HEADER, event(1), event(2)]
+    cut = run_import(boards, [*lines[:-1], lines[-1][:-9]], backfill=backfill)
+    assert (cut.applied, cut.rejected, cut.unreadable) == (1, 1, 1)
+    assert "b stays in backfill mode" in cut.notes[-1]
+    assert cut.unfinished
+    assert boards.changes == []
+    whole = run_import(boards, lines, backfill=backfill)
+    assert (whole.applied, whole.duplicates, whole.unfinished) == (1, 1, {})
+    assert boards.changes == [b'{"mode":"live","min_value":0.10}']
+
+
 def test_a_backfill_into_a_board_of_its_own_definition() -> None:
     """A header does not change a board that is there, and its history goes in all the same."""
     boards = made()
