@@ -1,4 +1,4 @@
-"""A board in memory, as its node sees it: the life of its process, and its two lanes.
+"""A board in memory, as its node sees it: the life of its process, and its lanes.
 
 Owns the process from its start to its end, over and over: it is started, opens its board, is waited
 for, and when it ended is followed by another, at once or after a pause (`node.restarts`). While
@@ -31,8 +31,8 @@ _LOG = logging.getLogger("ranknode")
 class ActiveBoard:
     """A board in memory. restarts: what is known of its processes before, which may have been many.
 
-    Asking: `reads`, `writes`, `wait_for`, `read_slowly`. Life: `started`, `busy`, `used_at`,
-    `put_away`, `end`.
+    Asking: `reads`, `writes`, `rulings`, `wait_for`, `read_slowly`. Life: `started`, `busy`,
+    `used_at`, `put_away`, `end`.
     """
 
     def __init__(
@@ -42,6 +42,8 @@ class ActiveBoard:
         self.used_at = time.monotonic()
         self.reads = Lane(self._sender("read"), limits)
         self.writes = Lane(self._sender("write"), limits, changes=True)
+        # Of their own: a ruling may read much of the log before it takes its turn.
+        self.rulings = Lane(self._sender("write"), limits, changes=True)
         self._directory = directory
         self._restarts = restarts
         self._actor: Any = None
@@ -55,7 +57,7 @@ class ActiveBoard:
     @property
     def busy(self) -> bool:
         """Whether any request waits for this board."""
-        return self.reads.busy or self.writes.busy
+        return self.reads.busy or self.writes.busy or self.rulings.busy
 
     # Life
 
@@ -124,6 +126,7 @@ class ActiveBoard:
         """End the process without grace and refuse whoever waits."""
         await self.reads.stop(reason)
         await self.writes.stop(reason)
+        await self.rulings.stop(reason)
         self._life.cancel()
         await asyncio.gather(self._life, return_exceptions=True)
         if self._actor is not None:

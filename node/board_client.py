@@ -17,7 +17,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from actors.errors import Refusal
-from actors.questions import Around, Ask, Periods, Question, Reply, Top, decode_replies, encode
+from actors.questions import (
+    Around,
+    Ask,
+    Disputes,
+    LogQuestion,
+    Lookup,
+    Periods,
+    Question,
+    Range,
+    Reply,
+    Top,
+    decode_replies,
+    encode,
+)
 from persistence.errors import RanknodeError
 
 RETRY_SECONDS = 0.05
@@ -53,7 +66,10 @@ def _entries(question: Question) -> int:
     """Return how many entries the answer to a question may have."""
     if isinstance(question, Around):
         return question.above + 1 + question.below
-    return question.limit if isinstance(question, Top | Periods) else 1
+    if isinstance(question, Lookup):
+        return len(question.members)
+    paged = Top | Range | Periods | Disputes | LogQuestion
+    return question.limit if isinstance(question, paged) else 1
 
 
 def _as_list(items: Sequence[_Item]) -> bytes:

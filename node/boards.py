@@ -15,7 +15,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakValueDictionary
@@ -36,6 +36,7 @@ from actors.questions import (
     Describe,
     Question,
     Submit,
+    Verdict,
 )
 from node.active_board import ActiveBoard
 from node.board_client import LaneLimits
@@ -76,7 +77,7 @@ class NodeBoards:
         """Learn which boards are on disk, and put idle ones away from now on."""
         await asyncio.to_thread(self._directory.scan)
         self._spawn(self._put_idle_away())
-        self._spawn(PassiveClosings(self._directory, self._claim).run())
+        self._spawn(PassiveClosings(self._directory, self._claim, self._warm).run())
         self.ready = True
 
     async def close(self, seconds: float) -> None:
@@ -116,9 +117,11 @@ class NodeBoards:
         finally:
             self._waiting_reads -= 1
 
-    async def submit(self, board: str, question: Submit | Change) -> bytes:
+    async def submit(self, board: str, question: Submit | Change | Verdict) -> bytes:
         """Change a board; what it answers is on disk. Errors: Refusal."""
-        body = await (await self._ready(board)).writes.ask(Ask(0, question))
+        active = await self._ready(board)
+        lane = active.rulings if isinstance(question, Verdict) else active.writes
+        body = await lane.ask(Ask(0, question))  # type: ignore[arg-type]
         if isinstance(question, Change):
             await asyncio.to_thread(self._directory.refresh, board)
         return body
@@ -170,6 +173,10 @@ class NodeBoards:
         following = _write_board_cursor(page[-1]) if ids[start + limit :] else None
         boards = [_listed(self._directory.listings[board], packed) for board in page]
         return _ENCODE[packed]({"boards": boards, "next": following})
+
+    def ids(self, covers: Callable[[str], bool]) -> Sequence[str]:
+        """List the ids of all boards on disk that are covered, in order."""
+        return sorted(filter(covers, {*self._directory.listings, *self._directory.damaged}))
 
     async def delete(self, board: str) -> None:
         """Remove a board, durably; its space is freed soon after. Errors: Refusal."""
@@ -241,7 +248,7 @@ class NodeBoards:
             yield board in self._directory.listings and board not in self._active
 
     async def _warm(self, board: str) -> None:
-        """Bring a new board up before its first event comes."""
+        """Bring a board up though nobody asks for it: a new one, or one that has work to do."""
         try:
             await self._up(board)
         except Refusal:  # it was deleted meanwhile, or there is no room: whoever asks will hear

@@ -38,13 +38,15 @@ from node.protocol import (
     respond,
     respond_problem,
 )
+from node.route import Route
 from node.router import Router, read_path
-from node.routes import ROUTES, Route
+from node.routes import ROUTES
 from node.service import Boards
 
 _REQUEST_ID = re.compile("[ -~]{1,128}")
 _VERSIONS = (HttpVersion10, HttpVersion11)
 _BACKLOG = 1024  # connections the kernel keeps while the loop is busy
+BOARD_SHARE = 0.9  # of a request's time, for one of several boards; the rest is for the answer
 HEADER_FRAME_BYTES = 4  # of a header besides its name and value: the colon, a space, the line's end
 
 
@@ -70,7 +72,8 @@ class Gateway:
         self._access = access
         self._clock_us = clock_us
         self._router = Router(ROUTES)
-        self._context = Context(boards, document())
+        board_seconds_max = BOARD_SHARE * config.request_seconds_max
+        self._context = Context(boards, document(), board_seconds_max)
         self._hosts = Hosts(config.hosts_allowed)
         self._load = Load(config.requests_max, config.queue_items_max, config.bodies_bytes_max)
         self._runner: web.ServerRunner | None = None

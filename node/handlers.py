@@ -7,33 +7,42 @@ knows no HTTP: what it cannot answer it raises as a Refusal.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from actors.errors import Refusal, invalid_field
 from actors.questions import (
     Around,
+    Bands,
     Change,
     Describe,
     Digest,
+    Lookup,
     Member,
     Periods,
     Question,
+    Range,
     Rank,
     Submit,
     Top,
 )
+from actors.submission import MALFORMED, field_of
 from node import wire
 from node.access import Caller
 from node.service import Boards
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What every handler of a node shares. `document` is the OpenAPI document."""
+    """What every handler of a node shares.
+
+    document: the OpenAPI document. board_seconds_max: how long one of several boards may take, so
+    that the others' answers leave within the request's time.
+    """
 
     boards: Boards
     document: dict[str, Any]
+    board_seconds_max: float
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -55,10 +64,23 @@ class Call(msgspec.Struct, frozen=True):
 
 
 Answer: TypeAlias = tuple[int, bytes]
+BodyT = TypeVar("BodyT")
 Handler: TypeAlias = Callable[[Context, Call], Awaitable[Answer]]
 
 
-def _encode(value: Any, packed: bool) -> bytes:
+def read_body(call: Call, form: type[BodyT]) -> BodyT:
+    """Decode a small body. Errors: Refusal malformed_body, invalid_field."""
+    decode = msgspec.msgpack.decode if call.body_packed else msgspec.json.decode
+    try:
+        return decode(call.body, type=form)
+    except msgspec.ValidationError as error:
+        raise invalid_field(field_of(error), str(error)) from None
+    except MALFORMED as error:
+        raise Refusal("malformed_body", f"the body cannot be read: {error}") from None
+
+
+def encode(value: Any, packed: bool) -> bytes:
+    """Encode an answer in the form that was asked for."""
     return msgspec.msgpack.encode(value) if packed else msgspec.json.encode(value)
 
 
@@ -83,7 +105,7 @@ async def list_boards(context: Context, call: Call) -> Answer:
 
 async def describe_board(context: Context, call: Call) -> Answer:
     """Describe a board."""
-    return await _ask(context, call, Describe(call.packed, call.now_us))
+    return await ask_board(context, call, Describe(call.packed, call.now_us))
 
 
 async def change_board(context: Context, call: Call) -> Answer:
@@ -108,13 +130,13 @@ async def submit_events(context: Context, call: Call) -> Answer:
 async def top(context: Context, call: Call) -> Answer:
     """Answer the entries from the top."""
     query = call.query
-    question = Top(*_window(call), query["limit"], query["after"])
-    return await _ask(context, call, question)
+    question = Top(*window_of(call), query["limit"], query["after"])
+    return await ask_board(context, call, question)
 
 
 async def member(context: Context, call: Call) -> Answer:
     """Answer one member's entry."""
-    return await _ask(context, call, Member(*_window(call), call.path["member"]))
+    return await ask_board(context, call, Member(*window_of(call), call.path["member"]))
 
 
 async def around(context: Context, call: Call) -> Answer:
@@ -123,49 +145,69 @@ async def around(context: Context, call: Call) -> Answer:
     centres = (query["member"], query["rank"], query["score"])
     if sum(centre is not None for centre in centres) != 1:
         raise invalid_field("member", "give exactly one of member, rank and score")
-    question = Around(*_window(call), *centres, query["above"], query["below"])
-    return await _ask(context, call, question)
+    question = Around(*window_of(call), *centres, query["above"], query["below"])
+    return await ask_board(context, call, question)
 
 
 async def rank(context: Context, call: Call) -> Answer:
     """Answer where a new member with a score would stand."""
-    return await _ask(context, call, Rank(*_window(call), call.query["score"]))
+    return await ask_board(context, call, Rank(*window_of(call), call.query["score"]))
+
+
+async def range_of_scores(context: Context, call: Call) -> Answer:
+    """Answer the entries within a range of scores."""
+    query = call.query
+    bounds = query["min"], query["max"]
+    question = Range(*window_of(call), *bounds, query["limit"], query["after"])
+    return await ask_board(context, call, question)
+
+
+async def bands(context: Context, call: Call) -> Answer:
+    """Answer where the top p % end."""
+    return await ask_board(context, call, Bands(*window_of(call), call.query["percentiles"]))
+
+
+async def lookup(context: Context, call: Call) -> Answer:
+    """Answer the entries of some members, and how these stand among each other."""
+    members = read_body(call, wire.Lookup).members
+    return await ask_board(context, call, Lookup(*window_of(call), members))
 
 
 async def digest(context: Context, call: Call) -> Answer:
     """Answer the digest of a window's standings."""
-    return await _ask(context, call, Digest(*_window(call)))
+    return await ask_board(context, call, Digest(*window_of(call)))
 
 
 async def periods(context: Context, call: Call) -> Answer:
     """Answer a page of a board's windows."""
     query = call.query
     question = Periods(call.packed, call.now_us, query["kind"], query["limit"], query["after"])
-    return await _ask(context, call, question)
+    return await ask_board(context, call, question)
 
 
-def _window(call: Call) -> tuple[bool, int, str | None, int | None]:
+def window_of(call: Call) -> tuple[bool, int, str | None, int | None]:
     """Make what every question about a window begins with."""
     return call.packed, call.now_us, call.query["period"], call.query["revision"]
 
 
-async def _ask(context: Context, call: Call, question: Question) -> Answer:
+async def ask_board(context: Context, call: Call, question: Question) -> Answer:
+    """Ask the board of the path a question, at the sequence that the query names."""
     min_sequence = call.query["min_sequence"]
     return 200, await context.boards.ask(call.path["board"], question, min_sequence)
 
 
 async def healthz(_context: Context, call: Call) -> Answer:
     """Say that the node is alive."""
-    return 200, _encode(wire.Status("alive"), call.packed)
+    return 200, encode(wire.Status("alive"), call.packed)
 
 
 async def readyz(context: Context, call: Call) -> Answer:
     """Say that the boards on disk are known and can be brought up on demand."""
     if not context.boards.ready:
         raise Refusal("board_unavailable", "The boards on disk are not known yet.")
-    return 200, _encode(wire.Status("ready"), call.packed)
+    return 200, encode(wire.Status("ready"), call.packed)
 
 
 async def openapi(context: Context, call: Call) -> Answer:
     """Answer the OpenAPI document."""
-    return 200, _encode(context.document, call.packed)
+    return 200, encode(context.document, call.packed)

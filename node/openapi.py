@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 
 from node import problems, wire
+from node.examples import ANSWER_EXAMPLES, REQUEST_EXAMPLES
 from node.keys import Scope
 from node.negotiation import JSON, PACKED
 from node.parameters import PATH_PARAMETERS, Parameter
-from node.routes import ROUTES, Route
+from node.route import Route
+from node.routes import ROUTES
 
 SCOPES = {
     Scope.OPEN: "Open to everyone.",
@@ -48,116 +50,11 @@ DESCRIPTION = (
     " `code`. A request that is not HTTP at all gets `malformed_request` (400) or"
     " `headers_too_large` (431)."
 )
-GOOD = {200: "The answer.", 201: "Created.", 204: "Done; there is no body."}
-
-REQUEST_EXAMPLES: dict[str, dict[str, Any]] = {
-    "createBoard": {
-        "points": {
-            "aggregation": "sum",
-            "score": [{"name": "points", "direction": "desc", "decimals": 1}],
-            "rank_method": "competition",
-        },
-        "seasons": {
-            "aggregation": "best",
-            "periods": [
-                "weekly",
-                "all_time",
-                {
-                    "name": "winter-cup",
-                    "start": "2026-12-01T18:00:00+01:00",
-                    "end": "2026-12-20T18:00:00+01:00",
-                },
-            ],
-            "timezone": "Europe/Berlin",
-            "day_starts_at": "04:00",
-            "keep_closed_periods": 52,
-        },
-    },
-    "changeBoard": {"import": {"mode": "backfill"}},
-    "submitEvents": {
-        "one": {
-            "member": "mary1934",
-            "value": 25,
-            "idempotency_key": "match-77/mary1934",
-            "occurred_at": "2026-11-30T10:00:00Z",
-            "source": "match-server-3",
-        },
-        "batch": {
-            "events": [
-                {"member": "ada", "value": 12.5, "idempotency_key": "match-78/ada"},
-                {"member": "bob", "value": 9, "idempotency_key": "match-78/bob"},
-            ]
-        },
-    },
-}
-_WINDOW = {"id": "all_time", "start": None, "end": None, "closed": False, "revision": None}
-_ENTRY = {
-    "rank": 1,
-    "position": 1,
-    "member": "mary1934",
-    "score": 125,
-    "achieved_at": "2026-11-30T10:00:00Z",
-}
-_HEAD = {"board": "points", "period": _WINDOW, "members": 1, "sequence": 17}
-ANSWER_EXAMPLES: dict[str, dict[str, Any]] = {
-    "submitEvents": {
-        "one": {
-            "status": "applied",
-            "sequence": 17,
-            "standings": [{"period": "all_time", "score": 125, "rank": 1, "improved": True}],
-        },
-        "batch": {
-            "results": [
-                {"status": "applied", "sequence": 18},
-                {
-                    "status": "rejected",
-                    "code": "value_precision",
-                    "detail": "value: more digits than declared",
-                    "field": "value",
-                },
-            ],
-            "applied": 1,
-            "duplicates": 0,
-            "rejected": 1,
-            "sequence": 18,
-        },
-    },
-    "top": {"page": _HEAD | {"entries": [_ENTRY], "next": None}},
-    "member": {"entry": _HEAD | {"entry": _ENTRY, "percentile": 100.0}},
-    "around": {"entries": _HEAD | {"entries": [_ENTRY]}},
-    "rank": {"place": _HEAD | {"rank": 2, "position": 2}},
-    "periods": {
-        "page": {
-            "board": "points",
-            "sequence": 17,
-            "periods": [
-                {
-                    "id": "daily:2026-11-30",
-                    "start": "2026-11-30T00:00:00Z",
-                    "end": "2026-12-01T00:00:00Z",
-                    "closes_at": "2026-12-01T00:05:00Z",
-                    "closed": False,
-                    "closed_at": None,
-                    "members": 1,
-                    "digest": None,
-                    "revision": None,
-                },
-                {
-                    "id": "daily:2026-11-29",
-                    "start": "2026-11-29T00:00:00Z",
-                    "end": "2026-11-30T00:00:00Z",
-                    "closes_at": "2026-11-30T00:05:00Z",
-                    "closed": True,
-                    "closed_at": "2026-11-30T00:05:00.2Z",
-                    "members": 2,
-                    "digest": "0d5d1b1b5ef39dfb4f5ec0b3fd4a8b4a5a7a3cf4c0b0a4f5dd0f0c9a3c7b9e21",
-                    "revision": 1,
-                },
-            ],
-            "upcoming": {"daily": "2026-12-01T00:00:00Z"},
-            "next": None,
-        }
-    },
+GOOD = {
+    200: "The answer.",
+    201: "Created.",
+    202: "It holds from now on, and has work to do that goes on.",
+    204: "Done; there is no body.",
 }
 
 

@@ -120,6 +120,8 @@ class Parameter(msgspec.Struct, frozen=True):
 
 PATH_PARAMETERS: dict[str, tuple[Kind, str]] = {
     "board": (BoardId(), "The board's id."),
+    "sequence": (Integer(1), "The event's place in the log."),
+    "dispute": (Text(20), "The dispute's id."),
     "member": (MemberName(), "The member's name; percent-encoded, `/` and `%` included."),
 }
 

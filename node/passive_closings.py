@@ -2,6 +2,7 @@
 
 Owns the round over boards that are not in memory. A listing says when its board's next window is
 due; after a crash it may be wrong, so every board with windows that end is visited once at start.
+One from whose disk a name has still to be erased, which may take long, is brought up to do that.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -26,13 +27,20 @@ _LOG = logging.getLogger("ranknode")
 
 
 class PassiveClosings:
-    """The round. claim: holds a board's life, and tells whether it is passive meanwhile."""
+    """The round.
+
+    claim: holds a board's life, and tells whether it is passive meanwhile. wake: brings it up.
+    """
 
     def __init__(
-        self, directory: Directory, claim: Callable[[str], AbstractAsyncContextManager[bool]]
+        self,
+        directory: Directory,
+        claim: Callable[[str], AbstractAsyncContextManager[bool]],
+        wake: Callable[[str], Awaitable[None]],
     ) -> None:
         self._directory = directory
         self._claim = claim
+        self._wake = wake
         self._janitor: Any = None
         self._unvisited = {
             board for board, listing in directory.listings.items() if _has_windows(listing)
@@ -44,6 +52,9 @@ class PassiveClosings:
         while True:
             for board in self._due():
                 await self._visit(board)
+            for board, listing in list(self._directory.listings.items()):
+                if listing.erasing:
+                    await self._wake(board)
             await asyncio.sleep(ROUND_SECONDS)
 
     def _due(self) -> list[str]:

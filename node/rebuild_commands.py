@@ -166,8 +166,8 @@ def _published(rebuild: Rebuild, answers: _Answers, closed_before: set[str]) -> 
     return [
         Comparison(
             window,
-            rebuild.board.closed[window].sequence if window in rebuild.board.closed else 0,
-            rebuild.digests.get(window, NOT_THERE),
+            rebuild.board.closed[window].newest.sequence if window in rebuild.board.closed else 0,
+            rebuild.digest(window) if window in rebuild.board.closed else NOT_THERE,
             answers.published.get(window, NOT_THERE),
             "node",
         )

@@ -6,13 +6,13 @@ any character, `/` included.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from actors.errors import Refusal
 from node.negotiation import decode
 from node.parameters import PATH_PARAMETERS
-from node.routes import Route
+from node.route import Route
 
 
 class _Node:
@@ -61,11 +61,27 @@ class Router:
         """Return the route and its path parameters, decoded but not yet checked.
 
         Raises Refusal `not_found`, `method_not_allowed` (extra `allow`) or `invalid_field`.
-        Complexity: O(len(path)).
+        Complexity: O(len(path)), once more where a member is called like a word.
         """
+        segments = path.split("/")[1:]
+        found = self._words_first(method, segments)
+        if found is not None:
+            return found
+        allowed: set[str] = set()
+        for methods, parameters in _ways(self._root, segments, {}):
+            if method in methods:
+                return methods[method], parameters
+            allowed |= methods.keys()
+        if not allowed:
+            raise Refusal("not_found", "There is no such path.")
+        allow = ", ".join(sorted(allowed))
+        raise Refusal("method_not_allowed", f"This path takes {allow}.", allow=allow)
+
+    def _words_first(self, method: str, segments: list[str]) -> tuple[Route, dict[str, str]] | None:
+        """Find the route by taking each segment for a word where it can be one."""
         node = self._root
         parameters: dict[str, str] = {}
-        for encoded in path.split("/")[1:]:
+        for encoded in segments:
             segment = decode(encoded, node.parameter_name or "path")
             word = node.words.get(segment)
             if word is not None:
@@ -74,14 +90,29 @@ class Router:
                 parameters[node.parameter_name] = segment
                 node = node.parameter
             else:
-                raise Refusal("not_found", "There is no such path.")
-        if not node.methods:
-            raise Refusal("not_found", "There is no such path.")
+                return None
         route = node.methods.get(method)
-        if route is None:
-            allow = ", ".join(sorted(node.methods))
-            raise Refusal("method_not_allowed", f"This path takes {allow}.", allow=allow)
-        return route, parameters
+        return None if route is None else (route, parameters)
+
+
+def _ways(
+    node: _Node, segments: list[str], parameters: dict[str, str]
+) -> Iterator[tuple[dict[str, Route], dict[str, str]]]:
+    """Yield the methods and parameters of each way to read a path, words before parameters.
+
+    A member may be called like a word of the table: what its word does not take is the member's.
+    """
+    if not segments:
+        if node.methods:
+            yield node.methods, parameters
+        return
+    segment = decode(segments[0], node.parameter_name or "path")
+    word = node.words.get(segment)
+    if word is not None:
+        yield from _ways(word, segments[1:], parameters)
+    if node.parameter is not None and segment:
+        named = {**parameters, node.parameter_name: segment}
+        yield from _ways(node.parameter, segments[1:], named)
 
 
 def read_path(parameters: dict[str, str]) -> dict[str, Any]:

@@ -1,87 +1,31 @@
 """The route table: every call of the node, declared once.
 
-Dispatch, the reading of parameters, deadlines and the OpenAPI document all come from it.
+The calls about boards, events and standings are here; those of moderators and auditors are in
+`node.moderation_routes`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from actors import answers
-from node import handlers, wire
-from node.handlers import Handler
+from node import handlers, many_boards, wire
 from node.keys import Scope
-from node.parameters import INTEGER_MAX, Choice, Integer, MemberName, Parameter, Text
-
-READ_CODES = ("board_not_found", "board_unavailable", "not_yet", "overloaded")
-WINDOW_CODES = (*READ_CODES, "period_not_found", "period_expired")
-SCORE_CODES = ("value_precision", "value_out_of_range")  # of a score in a query
-CHANGE_CODES = ("overloaded", "board_unavailable", "outcome_unknown", "storage_full")
-EVENT_CODES = (
-    "idempotency_conflict",
-    "event_too_old",
-    "period_closed",
-    "value_precision",
-    "value_out_of_range",
-    "value_not_allowed",
-    "source_not_allowed",
-    "occurred_in_future",
+from node.moderation_routes import MODERATION_ROUTES
+from node.parameters import INTEGER_MAX, Integer, MemberName, Parameter, Text
+from node.route import (
+    AFTER,
+    CHANGE_CODES,
+    EVENT_CODES,
+    NUMBER,
+    READ,
+    READ_CODES,
+    SCORE,
+    SCORE_CODES,
+    WINDOW,
+    WINDOW_CODES,
+    Route,
 )
-
-WINDOW = (
-    Parameter(
-        "period",
-        Text(64),
-        "The window: a kind for the one that contains now, as `daily`, or with the date it begins"
-        " on or the word `previous`, as `daily:2026-11-30`; or a fixed window's name. Without it"
-        " the board's first.",
-    ),
-    Parameter(
-        "revision", Integer(1), "The revision of a closed window; without it the newest one."
-    ),
-)
-READ = (
-    Parameter(
-        "min_sequence",
-        Integer(0),
-        "Wait, for a bounded time, until the board's log has reached this sequence.",
-    ),
-    Parameter("read", Choice(("actor",)), "`actor` goes past caches and replicas."),
-)
-SCORE = Text(128)
-AFTER = Parameter(
-    "after", Text(1024, code="invalid_cursor"), "The `next` of the page before; opaque."
-)
-
-
-class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One call.
-
-    scope: what a key must allow; `open` needs none. changes: the call may change a board, so a
-    passed deadline leaves its outcome unknown. body: the types that the request's body may have,
-    none where the call takes no body. answers: by good status, the types that the answer may have,
-    none for no content. codes: the refusals of this call besides those that its shape implies.
-    """
-
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-    path: str
-    name: str
-    summary: str
-    handler: Handler
-    scope: Scope
-    answers: dict[int, tuple[Any, ...]]
-    changes: bool = False
-    query: tuple[Parameter, ...] = ()
-    body: tuple[type, ...] = ()
-    codes: tuple[str, ...] = ()
-
-    @property
-    def segments(self) -> list[str]:
-        """The segments of the path; a parameter stands in braces."""
-        return self.path.split("/")[1:]
-
 
 ROUTES: tuple[Route, ...] = (
     Route(
@@ -222,6 +166,56 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="GET",
+        path="/v1/boards/{board}/range",
+        name="range",
+        summary="The entries whose first score key lies within bounds, a page at a time",
+        handler=handlers.range_of_scores,
+        scope=Scope.READ,
+        query=(
+            *WINDOW,
+            Parameter("min", NUMBER, "The lowest first score key, included."),
+            Parameter("max", NUMBER, "The highest first score key, included."),
+            Parameter("limit", Integer(1, 1000), "Entries in a page.", 10),
+            AFTER,
+            *READ,
+        ),
+        answers={200: (answers.RangeAnswer,)},
+        codes=(*SCORE_CODES, *WINDOW_CODES),
+    ),
+    Route(
+        method="GET",
+        path="/v1/boards/{board}/bands",
+        name="bands",
+        summary="The last member inside the top p %, for each of some percentiles",
+        handler=handlers.bands,
+        scope=Scope.READ,
+        query=(
+            *WINDOW,
+            Parameter(
+                "percentiles",
+                Text(1024),
+                "Up to 100 numbers above 0 and at most 100, joined by commas.",
+                required=True,
+            ),
+            *READ,
+        ),
+        answers={200: (answers.BandsAnswer,)},
+        codes=WINDOW_CODES,
+    ),
+    Route(
+        method="POST",
+        path="/v1/boards/{board}/members/lookup",
+        name="lookup",
+        summary="The entries of up to 1,000 members, ranked among each other as well",
+        handler=handlers.lookup,
+        scope=Scope.READ,
+        query=(*WINDOW, *READ),
+        body=(wire.Lookup,),
+        answers={200: (answers.LookupAnswer,)},
+        codes=WINDOW_CODES,
+    ),
+    Route(
+        method="GET",
         path="/v1/boards/{board}/digest",
         name="digest",
         summary="A text of a window's standings; of a closed one, the text published at closing",
@@ -247,6 +241,51 @@ ROUTES: tuple[Route, ...] = (
         answers={200: (answers.PeriodsAnswer,)},
         codes=(*READ_CODES, "period_not_found"),
     ),
+    Route(
+        method="POST",
+        path="/v1/events",
+        name="submitRoutedEvents",
+        summary="Submit events to the boards that they name: one, or a batch of up to 5,000",
+        handler=many_boards.submit_events,
+        scope=Scope.SUBMIT,
+        changes=True,
+        body=(wire.RoutedEvent, wire.RoutedBatch),
+        answers={200: (answers.EventAnswer, wire.RoutedAnswer)},
+        codes=("board_not_found", *EVENT_CODES, *CHANGE_CODES),
+    ),
+    Route(
+        method="GET",
+        path="/v1/members/{member}",
+        name="memberPlaces",
+        summary="A member's entry in the default window of each of some boards",
+        handler=many_boards.member,
+        scope=Scope.READ,
+        query=(
+            Parameter(
+                "boards", Text(8192), "Up to 100 ids of boards, joined by commas.", required=True
+            ),
+        ),
+        answers={200: (wire.MemberPlaces,)},
+        codes=("overloaded", "board_unavailable"),
+    ),
+    Route(
+        method="POST",
+        path="/v1/members/{member}/erase",
+        name="eraseMemberEverywhere",
+        summary="Forget a member's name on every board; boards fail alone",
+        handler=many_boards.erase_member,
+        scope=Scope.ADMIN,
+        changes=True,
+        query=(
+            Parameter(
+                "boards", Text(8192), "Only on these: up to 100 ids of boards, joined by commas."
+            ),
+        ),
+        body=(wire.Moderation,),
+        answers={202: (wire.Erasures,)},
+        codes=CHANGE_CODES,
+    ),
+    *MODERATION_ROUTES,
     Route(
         method="GET",
         path="/healthz",

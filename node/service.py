@@ -6,10 +6,10 @@ a deadline around each call, so every method must bear being cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from actors.questions import Change, Question, Submit
+from actors.questions import Change, Question, Submit, Verdict
 
 
 class Boards(Protocol):
@@ -32,11 +32,14 @@ class Boards(Protocol):
     ) -> bytes:
         """Answer a page of the boards whose ids are covered, in order of their ids."""
 
+    def ids(self, covers: Callable[[str], bool]) -> Sequence[str]:
+        """List the ids of all boards that are covered, also of those that cannot be brought up."""
+
     async def delete(self, board: str) -> None:
         """Remove a board and its data, durably."""
 
     async def ask(self, board: str, question: Question, min_sequence: int | None) -> bytes:
         """Answer a question that changes nothing, once the board has reached `min_sequence`."""
 
-    async def submit(self, board: str, question: Submit | Change) -> bytes:
+    async def submit(self, board: str, question: Submit | Change | Verdict) -> bytes:
         """Change a board, durably."""

@@ -6,12 +6,12 @@ bodies itself, so these types say what it takes; a test holds the two against ea
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from actors.answers import Number, Time
+from actors.answers import Entry, Number, Period, Result, Time
 from actors.definition import (
     DAY_START,
     FIXED_NAME,
@@ -28,7 +28,11 @@ from actors.definition import (
     ToleranceSeconds,
     Weekday,
 )
+from actors.queries import LOOKUP_MEMBERS_MAX
 from actors.submission import EVENTS_PER_BATCH_MAX, NAME_BYTES_MAX, SOURCE_BYTES_MAX
+
+REASON_CHARACTERS_MAX = 1_000
+SEQUENCE_MAX = 2**53 - 1  # the largest integer that every client's double carries
 
 Name = Annotated[
     str,
@@ -167,6 +171,123 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_value: Value | None = None
     sources: Sources | None = None
     mode: BoardMode = "live"
+
+
+class RoutedEvent(Event, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One event, and the board that it counts on."""
+
+    board: BoardName
+
+
+class RoutedBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Events of up to 100 boards, taken in order; a board that fails fails alone."""
+
+    events: Annotated[list[RoutedEvent], Meta(max_length=EVENTS_PER_BATCH_MAX)]
+
+
+class RoutedAnswer(msgspec.Struct, frozen=True):
+    """The answer to a batch for many boards: one result per event, in order.
+
+    sequences: by board, that of its last event.
+    """
+
+    results: list[Result]
+    applied: int
+    duplicates: int
+    rejected: int
+    sequences: dict[str, int]
+
+
+class MemberPlace(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A member's entry in a board's default window, or why there is none.
+
+    entry: null, and code and detail say why, where the member does not stand there or the board
+    cannot answer; the other fields are left out then.
+    """
+
+    board: str
+    entry: Entry | None
+    period: Period | UnsetType = UNSET
+    members: int | UnsetType = UNSET
+    sequence: int | UnsetType = UNSET
+    percentile: float | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
+
+
+class MemberPlaces(msgspec.Struct, frozen=True):
+    """A member's places on some boards, in the order in which these were named."""
+
+    member: str
+    boards: list[MemberPlace]
+
+
+class Lookup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Members to look up; a name given twice counts once."""
+
+    members: Annotated[list[Name], Meta(max_length=LOOKUP_MEMBERS_MAX)]
+
+
+Reason = Annotated[str, Meta(min_length=1, max_length=REASON_CHARACTERS_MAX)]
+
+
+class Moderation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who decides, and why: it stands in the audit."""
+
+    actor: Name
+    reason: Reason
+
+
+class ErasureFailure(msgspec.Struct, frozen=True):
+    """A board that could not be asked to erase a member: name it in `boards` of another call."""
+
+    board: str
+    code: str
+    detail: str
+
+
+class Erasures(msgspec.Struct, frozen=True):
+    """Where a member is erased: by board, the sequence of the record that makes it so.
+
+    failed: boards that fail alone, or were not reached in the call's time. To send the call again
+    harms nothing; with up to 100 of them as `boards` it is quickest.
+    """
+
+    sequences: dict[str, int]
+    failed: list[ErasureFailure]
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What comes with a member's entries: at most 1 KiB as JSON. It replaces the one before."""
+
+    display_name: str | UnsetType = UNSET
+    avatar_url: str | UnsetType = UNSET
+    extra: (
+        Annotated[
+            dict[str, Any],
+            Meta(
+                description="What both JSON and MessagePack have: null, booleans, text, lists, maps"
+                " whose keys are text, and numbers, integers of up to 64 bits or finite doubles."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class DisputeOpening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which event is disputed, why, and by whom."""
+
+    sequence: Annotated[int, Meta(ge=1, le=SEQUENCE_MAX)]
+    reason: Reason
+    opened_by: Name
+
+
+class DisputeSettling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a dispute ends; one that is upheld voids its event."""
+
+    status: Literal["upheld", "rejected"]
+    note: Reason
+    actor: Name
 
 
 class ListedBoard(Definition, frozen=True, kw_only=True):

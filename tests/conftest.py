@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.running_node import RunningNode
+from tests.running_node import RunningNode, clean_up
 
 
 @pytest.fixture
@@ -22,9 +21,4 @@ def make_node(tmp_path: Path) -> Iterator[Callable[..., RunningNode]]:
 
     yield make
     for node in nodes:
-        if hasattr(node, "process"):
-            node.kill_all()
-        lock = node.data / "node.lock"
-        if lock.exists():
-            # A node that was killed together with its guard leaves Ray's directory to the next.
-            shutil.rmtree(Path(lock.read_text()), ignore_errors=True)
+        clean_up(node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import msgpack
 
 READY_SECONDS_MAX = 60.0
 RANKNODE = str(Path(sys.executable).with_name("ranknode"))
@@ -122,19 +125,37 @@ class RunningNode:
         return exit_code
 
     def call(
-        self, method: str, path: str, body: Any = None, seconds: float = 30.0
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        seconds: float = 30.0,
+        *,
+        packed: bool = False,
+        key: str | None = None,
     ) -> tuple[int, Any]:
-        """Call the node; returns the status and the decoded body."""
+        """Call the node; returns the status and the decoded body.
+
+        A body of bytes is sent as it is. packed: body and answer are MessagePack. key: comes along.
+        """
+        kind = "application/msgpack" if packed else "application/json"
+        headers = {"Content-Type": kind, "Accept": kind}
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        data = body
+        if body is not None and not isinstance(body, bytes):
+            data = msgpack.packb(body) if packed else json.dumps(body).encode()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
         try:
-            data = None if body is None else json.dumps(body).encode()
-            connection.request(method, path, data, {"Content-Type": "application/json"})
+            connection.request(method, path, data, headers)
             answer = connection.getresponse()
             text = answer.read()
         except http.client.HTTPException as error:
             raise ConnectionError(str(error)) from error
         finally:
             connection.close()
+        if answer.headers.get_content_type() == "application/msgpack":
+            return answer.status, msgpack.unpackb(text)
         return answer.status, json.loads(text) if text else None
 
     def ask(self, path: str) -> Any:
@@ -142,3 +163,13 @@ class RunningNode:
         status, body = self.call("GET", path)
         assert status == 200, body
         return body
+
+
+def clean_up(node: RunningNode) -> None:
+    """Kill what still runs of a node, and remove what it leaves outside of its directory."""
+    if hasattr(node, "process"):
+        node.kill_all()
+    lock = node.data / "node.lock"
+    if lock.exists():
+        # A node that was killed together with its guard leaves Ray's directory to the next.
+        shutil.rmtree(Path(lock.read_text()), ignore_errors=True)

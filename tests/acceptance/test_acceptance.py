@@ -31,4 +31,4 @@ def test_contract(form: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert ran.returncode == 0, ran.stdout + ran.stderr
     summary = re.search(r"^(\d+) passed, 0 failed$", ran.stdout, re.MULTILINE)
     assert summary is not None, ran.stdout
-    assert int(summary[1]) == 97
+    assert int(summary[1]) == 107

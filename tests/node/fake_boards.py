@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from actors.answers import BatchAnswer, EventAnswer, Result
 from actors.errors import Refusal
-from actors.questions import Change, Describe, Question, Submit, Top
+from actors.questions import Change, Describe, Erase, Question, Submit, Top, Verdict
+from actors.submission import parse_submission
 from node.access import Access
 from node.config import Config
 from node.gateway import Gateway
@@ -53,6 +55,9 @@ class FakeBoards:
         await self._note("list", limit, after, packed)
         return encoded(ANSWER, packed)
 
+    def ids(self, covers: Callable[[str], bool]) -> Sequence[str]:
+        return []
+
     async def delete(self, board: str) -> None:
         await self._note("delete", board)
 
@@ -60,9 +65,56 @@ class FakeBoards:
         await self._note("ask", board, question, min_sequence)
         return encoded(ANSWER, question.packed)
 
-    async def submit(self, board: str, question: Submit | Change) -> bytes:
+    async def submit(self, board: str, question: Submit | Change | Verdict) -> bytes:
         await self._note("submit", board, question)
+        if isinstance(question, Erase):
+            return encoded({"board": board, "sequence": 7}, question.packed)
         return encoded(ANSWER, question.packed)
+
+
+class AcceptingBoards(FakeBoards):
+    """Boards that apply every event, each with the next sequence of its board.
+
+    refusals: what a board refuses instead. waits: what is awaited before a board acts.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sequences: defaultdict[str, int] = defaultdict(lambda: 1)
+        self.refusals: dict[str, Refusal] = {}
+        self.waits: dict[str, Callable[[], Any]] = {}
+
+    async def _act(self, board: str) -> None:
+        if board in self.waits:
+            await self.waits[board]()
+        if board in self.refusals:
+            raise self.refusals[board]
+
+    async def ask(self, board: str, question: Question, min_sequence: int | None) -> bytes:
+        await self._note("ask", board, question, min_sequence)
+        await self._act(board)
+        return encoded(ANSWER | {"board": board}, question.packed)
+
+    async def submit(self, board: str, question: Submit | Change) -> bytes:
+        assert isinstance(question, Submit)
+        await self._note("submit", board, question)
+        await self._act(board)
+        submission = parse_submission(question)
+        results: list[Result] = []
+        for event in submission.events:
+            if isinstance(event, Refusal):
+                field = event.extra.get("field")
+                results.append(Result("rejected", None, event.code, event.detail, str(field)))
+            else:
+                self.sequences[board] += 1
+                results.append(Result("applied", self.sequences[board]))
+        applied = sum(result.status == "applied" for result in results)
+        if not submission.batch:
+            return encoded(EventAnswer("applied", self.sequences[board], []), question.packed)
+        answer = BatchAnswer(
+            results, applied, 0, len(results) - applied, self.sequences[board]
+        )  # fmt: skip
+        return encoded(answer, question.packed)
 
 
 class KeyedBoards(FakeBoards):

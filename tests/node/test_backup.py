@@ -20,8 +20,9 @@ from click.testing import CliRunner, Result
 
 from actors import copying, offline
 from actors.board import Board
+from actors.creation import create_board
 from actors.listing import LOG
-from actors.logged_board import LoggedBoard, create_board
+from actors.logged_board import LoggedBoard
 from actors.queries import NO_STANDINGS_DIGEST
 from actors.standings import listing_digest
 from node import key_file

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from actors import directory, logged_board
+from actors import creation, directory, logged_board
 from actors.definition import parse_definition
 from actors.questions import Submit
 from actors.submission import parse_submission
@@ -61,7 +61,7 @@ def data(tmp_path: Path) -> Path:
     definition = parse_definition(
         b'{"aggregation":"sum","score":[{"name":"points","direction":"desc","decimals":1}]}', False
     )
-    logged_board.create_board(folder / "b", "b", definition, NOW_US, OPTIONS)
+    creation.create_board(folder / "b", "b", definition, NOW_US, OPTIONS)
     return tmp_path
 
 

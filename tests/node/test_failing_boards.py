@@ -18,10 +18,10 @@ import pytest
 import ray.exceptions
 
 from actors.board_actor import ActorOptions, OpenReport
+from actors.creation import create_board
 from actors.directory import Directory
 from actors.errors import Refusal
 from actors.last_words import EXIT_COMMIT_FAILED, take_last_words
-from actors.logged_board import create_board
 from actors.questions import Ask, Describe, Reply, encode
 from node import active_board, restarts
 from node.active_board import ActiveBoard

@@ -112,7 +112,7 @@ def test_no_preflight_is_answered() -> None:
         answers = []
         async with serving(boards, hosts_allowed=("test",)) as gateway:
             for route in ROUTES:
-                path = route.path.format(board="b", member="m", sequence=1, id=1)
+                path = route.path.format(board="b", member="m", sequence=1, dispute=1)
                 origin = {"Origin": "https://evil.example"}
                 preflight = await call(
                     gateway.port,
@@ -147,7 +147,7 @@ def test_what_a_form_can_send_changes_nothing(content_type: str) -> None:
                 await call(
                     gateway.port,
                     route.method,
-                    route.path.format(board="b", member="m", sequence=1, id=1),
+                    route.path.format(board="b", member="m", sequence=1, dispute=1),
                     b'{"a":"="}',
                     Content_Type=content_type,
                 )

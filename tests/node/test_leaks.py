@@ -42,11 +42,18 @@ JSON_BODIES = (
     b'{"aggregation":"best","periods":[{"name":"x","start":"1","end":"0"}]}',
     b'{"aggregation":"best","score":[]}', b'{"min_value":"%s"}' % SECRET.encode(),
     b'{"actor":7,"reason":[]}', b'{"%s":1}' % SECRET.encode(),
+    b'{"actor":"%s\\u0000","reason":"%s"}' % (SECRET.encode(), SECRET.encode()),
+    b'{"status":"%s","note":"n","actor":"m"}' % SECRET.encode(),
+    b'{"display_name":"%s"}' % (SECRET.encode() * 100), b'{"extra":{"%s":1e999}}' % SECRET.encode(),
+    b'{"events":[{"board":"%s"},{"board":"good","member":"\\ud800"}]}' % SECRET.encode(),
+    b'{"events":[{}', b'{"members":["%s\\u0000"]}' % SECRET.encode(),
 )  # fmt: skip
 PACKED_BODIES = (
     b"\xc1", b"\xdf\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff",
     b"\xdc\xff\xff", b"\x93\x01", b"\x91" * 50_000, b"\x81" * 50_000, b"\xc7\x01\x05x",
-    b"\xd6\xff\x00\x00\x00\x00",
+    b"\xd6\xff\x00\x00\x00\x00", b"\x81\xa5extra\x81\xa1a\xc4\x01x", b"\x81\xa5extra\x81\x01\x01",
+    b"\x81\xa5extra\x81\xa1a\xc7\x01\x05x", b"\x81\xa5extra\x81\x81\x01\x02\x03",
+    b"\x81\xa5extra\x81\xa1a" + b"\x91" * 900 + b"\xc0", b"\x81\xa6events\x91\x81",
     b"\x81\xa6member\xa1\xff", b"\x81\xc0\xc0", b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00", b"\xc0",
     b"\x83\xa6member\xa1m\xa5value\xcb\x7f\xf0\x00\x00\x00\x00\x00\x00\xafidempotency_key\xa1k",
 )  # fmt: skip
@@ -85,7 +92,7 @@ def request(
 def paths_of(route: Route, board: str) -> Iterator[str]:
     """Yield the route's path for a board, then with rubbish in each parameter."""
     path = route.path.replace("{board}", board)
-    sound = {"{member}": "m1", "{sequence}": "2", "{id}": "1"}
+    sound = {"{member}": "m1", "{sequence}": "2", "{dispute}": "1"}
     parameters = re.findall(r"\{[a-z]+\}", path)
 
     def fill(rubbish: dict[str, str]) -> str:

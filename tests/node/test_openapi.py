@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from actors.definition import apply_changes, parse_definition
@@ -13,6 +14,7 @@ from actors.errors import Refusal
 from actors.questions import Submit
 from actors.submission import parse_submission
 from node import openapi, problems, wire
+from node.examples import ANSWER_EXAMPLES, REQUEST_EXAMPLES
 from node.keys import Scope
 from node.router import Router
 from node.routes import ROUTES, Route
@@ -86,22 +88,44 @@ def test_every_code_stands_under_its_status(document: dict[str, Any]) -> None:
 
 def test_request_examples_are_accepted_by_the_board() -> None:
     """What the document shows as a request is what a board takes."""
-    for example in openapi.REQUEST_EXAMPLES["submitEvents"].values():
+    for example in REQUEST_EXAMPLES["submitEvents"].values():
         submission = parse_submission(Submit(False, 0, json.dumps(example).encode(), False))
         assert not [event for event in submission.events if isinstance(event, Exception)]
-    for example in openapi.REQUEST_EXAMPLES["createBoard"].values():
+    for example in REQUEST_EXAMPLES["createBoard"].values():
         definition = parse_definition(json.dumps(example).encode(), False)
-    changes = json.dumps(openapi.REQUEST_EXAMPLES["changeBoard"]["import"]).encode()
+    changes = json.dumps(REQUEST_EXAMPLES["changeBoard"]["import"]).encode()
     assert apply_changes(definition, changes, False).mode == "backfill"
 
 
 def test_answer_examples_have_the_types_of_the_answers() -> None:
     """What the document shows as an answer has the shape that it declares."""
     routes = {route.name: route for route in ROUTES}
-    for name, examples in openapi.ANSWER_EXAMPLES.items():
-        types = routes[name].answers[200]
+    for name, examples in ANSWER_EXAMPLES.items():
+        types = [type_ for types in routes[name].answers.values() for type_ in types]
         for example in examples.values():
             assert any(fits(example, type_) for type_ in types), (name, example)
+
+
+def test_every_call_has_examples(document: dict[str, Any]) -> None:
+    """Every body, and every answer about a board, is shown by examples that its schema takes."""
+    schemas = {"components": document["components"]}
+    shown = 0
+    for route in ROUTES:
+        operation = operations(document)[route.name]
+        contents = [operation["requestBody"]["content"]] if route.body else []
+        if route.scope is not Scope.OPEN:
+            responses = operation["responses"]
+            contents += [
+                responses[str(s)]["content"] for s, types in route.answers.items() if types
+            ]
+        for content in contents:
+            media = content["application/json"]
+            validator = OAS31Validator(schemas | media["schema"])
+            assert media["examples"], route.name
+            for example in media["examples"].values():
+                validator.validate(example["value"])
+                shown += 1
+    assert shown > len(ROUTES)
 
 
 def fits(example: Any, type_: Any) -> bool:
@@ -185,12 +209,13 @@ def test_the_document_explains_what_a_window_is(document: dict[str, Any]) -> Non
 
 def test_every_query_about_a_window_may_name_a_revision(document: dict[str, Any]) -> None:
     """A call that takes `period` takes `revision`, and can say that a window is not kept."""
-    about_windows = {"top", "member", "around", "rank", "digest"}
+    about_windows = {"top", "member", "around", "rank", "range", "bands", "lookup", "digest"}
     for name, operation in operations(document).items():
         parameters = {parameter["name"] for parameter in operation["parameters"]}
-        assert ("period" in parameters) == (name in about_windows)
+        takes_windows = name in about_windows or name == "disputes"
+        assert ("period" in parameters) == takes_windows
         assert ("revision" in parameters) == (name in about_windows)
-        assert ("410" in operation["responses"]) == (name in about_windows)
+        assert ("410" in operation["responses"]) == takes_windows
 
 
 def test_the_documented_changes_are_the_boards() -> None:

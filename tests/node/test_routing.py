@@ -7,15 +7,26 @@ import pytest
 
 from actors.questions import (
     Around,
+    Audit,
+    Bands,
     Change,
     Describe,
     Digest,
+    Disputes,
+    Erase,
+    Hide,
+    History,
+    Lookup,
     Member,
     Periods,
+    Range,
     Rank,
+    Remove,
+    SetProfile,
     Submit,
     Top,
 )
+from node.routes import ROUTES
 from tests.node.fake_boards import (
     ANSWER,
     NOW_US,
@@ -77,6 +88,32 @@ QUESTIONS = [
         Periods(*HEAD, "yearly", 1000, "x-Y_z"),
         9,
     ),
+    ("/v1/boards/b/range", Range(*NEWEST, None, None, 10, None), None),
+    (
+        "/v1/boards/b/range?min=-1.5&max=60&limit=1000&after=x&period=cup&revision=2",
+        Range(*HEAD, "cup", 2, "-1.5", "60", 1000, "x"),
+        None,
+    ),
+    ("/v1/boards/b/bands?percentiles=1,5.5,100", Bands(*NEWEST, "1,5.5,100"), None),
+    (
+        "/v1/boards/b/bands?percentiles=50&period=daily&revision=1",
+        Bands(*HEAD, "daily", 1, "50"),
+        None,
+    ),
+    ("/v1/boards/b/members/ada/events", History(*HEAD, 100, None, "ada"), None),
+    (
+        "/v1/boards/b/members/a%2Fb/events?limit=1&after=x-Y_z&min_sequence=9&read=actor",
+        History(*HEAD, 1, "x-Y_z", "a/b"),
+        9,
+    ),
+    ("/v1/boards/b/disputes", Disputes(*HEAD, None, None, 100, None), None),
+    (
+        "/v1/boards/b/disputes?status=upheld&period=cup&limit=1&after=x",
+        Disputes(*HEAD, "upheld", "cup", 1, "x"),
+        None,
+    ),
+    ("/v1/boards/b/audit", Audit(*HEAD, 100, None), None),
+    ("/v1/boards/b/audit?limit=1000&after=x&min_sequence=3", Audit(*HEAD, 1000, "x"), 3),
 ]
 
 
@@ -122,6 +159,50 @@ def test_boards_are_created_listed_changed_and_deleted() -> None:
         ("delete", "old"),
         ("submit", "old", Submit(False, NOW_US, b'{"events":[]}', False)),
     ]
+
+
+def test_a_lookup_asks_for_its_members() -> None:
+    """The names of a lookup reach the board as they were sent, with the window of the query."""
+    target = "/v1/boards/b/members/lookup?period=cup&revision=2&min_sequence=4"
+    body = '{"members":["a/b","lookup","名前"]}'.encode()
+    answer, boards = ask_once("POST", target, body)
+    assert answer.status == 200
+    question = Lookup(*HEAD, "cup", 2, ["a/b", "lookup", "名前"])
+    assert boards.calls == [("ask", "b", question, 4)]
+
+
+BY = b'{"actor":"mod-1","reason":"it was seen"}'
+WORDS = sorted({word for route in ROUTES for word in route.segments if word[:1] not in ("", "{")})
+
+
+@pytest.mark.parametrize("member", WORDS)
+def test_a_member_called_like_a_word_is_reached_by_every_call(member: str) -> None:
+    """Whatever word of a path a member is called like, the calls about members mean it."""
+    calls = [
+        ("GET", f"/v1/boards/b/members/{member}", None),
+        ("GET", f"/v1/boards/b/members/{member}/events", None),
+        ("PUT", f"/v1/boards/b/members/{member}/hidden", BY),
+        ("DELETE", f"/v1/boards/b/members/{member}/hidden", BY),
+        ("DELETE", f"/v1/boards/b/members/{member}", BY),
+        ("PUT", f"/v1/boards/b/members/{member}/profile", b"{}"),
+        ("POST", f"/v1/boards/b/members/{member}/erase", BY),
+        ("GET", f"/v1/members/{member}?boards=b", None),
+        ("POST", f"/v1/members/{member}/erase?boards=b", BY),
+    ]
+    about_members = [route for route in ROUTES if "{member}" in route.path]
+    assert len(calls) == len(about_members), "a call about members is missing here"
+    boards = FakeBoards()
+
+    async def run() -> list[int]:
+        async with serving(boards) as gateway:
+            return [(await call(gateway.port, *each)).status for each in calls]
+
+    assert set(asyncio.run(run())) == {200, 202}
+    asked = [question for _, _, question, *_ in boards.calls]
+    assert [type(question) for question in asked] == [
+        Member, History, Hide, Hide, Remove, SetProfile, Erase, Member, Erase,
+    ]  # fmt: skip
+    assert {question.member for question in asked} == {member}
 
 
 MEMBERS = [
@@ -208,6 +289,16 @@ BAD_QUERIES = [
     ("rank", "score"),
     ("rank?score=", "score"),
     ("members/ada?limit=1", "limit"),
+    ("bands", "percentiles"),
+    ("bands?percentiles=", "percentiles"),
+    ("bands?percentiles=" + "1," * 600, "percentiles"),
+    *((f"range?{name}={text}", name) for name in ("min", "max") for text in ("", "1" * 33)),
+    *((f"{call}?limit={text}", "limit") for text in ("0", "-1", "abc", "1001")
+      for call in ("range", "members/ada/events", "disputes", "audit")),
+    ("disputes?status=closed", "status"),
+    ("disputes?revision=1", "revision"),
+    ("audit?period=all_time", "period"),
+    ("members/ada/events?period=all_time", "period"),
 ]  # fmt: skip
 
 
@@ -219,7 +310,9 @@ def test_a_bad_parameter_is_refused_by_name(rest: str, field: str) -> None:
     assert boards.calls == []
 
 
-@pytest.mark.parametrize("call", ["top", "periods"])
+@pytest.mark.parametrize(
+    "call", ["top", "periods", "range", "members/ada/events", "disputes", "audit"]
+)
 @pytest.mark.parametrize("text", ["", "x" * 1025])
 def test_an_impossible_cursor_is_an_invalid_cursor(call: str, text: str) -> None:
     """A cursor that no answer can have held is invalid_cursor, like any other wrong one."""
@@ -231,6 +324,7 @@ def test_an_impossible_cursor_is_an_invalid_cursor(call: str, text: str) -> None
     "target",
     ["/", "/v1", "/v1/nothing", "/v1/boards/", "/v1/boards/b/", "/v1/boards//top",
      "/v1/boards/b/members", "/v1/boards/b/members/", "/v1/boards/b/members/a/b", "/healthz/x",
+     "/v1/members", "/v1/members/", "/v1/boards/b/members/lookup/x", "/v1/boards/b/events/1",
      "//healthz", "/V1/boards"],
 )  # fmt: skip
 def test_an_unknown_path_is_not_found(target: str) -> None:
@@ -248,6 +342,10 @@ def test_an_unknown_path_is_not_found(target: str) -> None:
         ("GET", "/v1/boards/b/events", "POST"),
         ("OPTIONS", "/v1/boards", "GET, HEAD"),
         ("PUT", "/healthz", "GET, HEAD"),
+        ("PATCH", "/v1/boards/b/members/lookup", "DELETE, GET, HEAD, POST"),
+        ("POST", "/v1/boards/b/members/ada", "DELETE, GET, HEAD"),
+        ("GET", "/v1/boards/b/members/lookup/hidden", "DELETE, PUT"),
+        ("GET", "/v1/events", "POST"),
     ],
 )
 def test_another_method_is_not_allowed(method: str, target: str, allow: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from actors.logged_board import create_board
+from actors.creation import create_board
 from actors.repairing import DROPPED
 from node import runtime
 from node.cli import main
@@ -36,7 +36,7 @@ def data(tmp_path: Path) -> Path:
     """Make a data directory with the played board "b"."""
     (tmp_path / "boards").mkdir()
     board = ClockedBoard(tmp_path / "boards", BEGINNING, OPTIONS, **DEFINITION)
-    play(board)
+    play(board, rules=False)
     board.close()
     return tmp_path
 
