@@ -7,7 +7,8 @@ PORT ?= 8080
 SEEDS ?= 20
 NATIVE := $(wildcard actors/*.pyx actors/*.pxd actors/*.pxi actors/*.h tests/durability/*.c)
 
-.PHONY: help install run test test-durability torture check bench endurance overload lock clean
+.PHONY: help install run test test-durability torture check bench bench-queries endurance
+.PHONY: overload lock clean
 
 help:
 	@echo "make run      set up, start a node on 127.0.0.1:$(PORT) with two sample boards"
@@ -17,6 +18,7 @@ help:
 	@echo "make check    set up, lint, type-check, check import directions and ray_cluster.yaml"
 	@echo "make install  set up $(VENV) with the ranknode command in it"
 	@echo "make bench    time the structures"
+	@echo "make bench-queries  time queries, histories and erasing on large boards; some minutes"
 	@echo "make endurance  ten million events over a hundred simulated days, with plots"
 	@echo "make overload  three times a node's capacity: what it answers, refuses, holds"
 	@echo "make lock     renew requirements.lock and requirements-dev.lock"
@@ -66,6 +68,9 @@ check: $(VENV)/.dev-requirements
 
 bench: $(VENV)/.dev-requirements
 	$(BIN)/python -m loadtest.bench_structures
+
+bench-queries: $(VENV)/.dev-requirements
+	$(BIN)/python -m loadtest.bench_queries
 
 endurance: $(VENV)/.dev-requirements
 	$(BIN)/python -m loadtest.endurance

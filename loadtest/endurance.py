@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 import matplotlib as mpl
 
+from actors.creation import create_board
 from actors.definition import parse_definition
-from actors.logged_board import BoardOptions, LoggedBoard, create_board
+from actors.logged_board import BoardOptions, LoggedBoard
 from actors.questions import Submit
 from actors.submission import parse_submission
 from node.config import Config
