@@ -32,7 +32,7 @@ from actors.offline import verify
 from node.client import Client
 from node.importing import Summary, import_events
 from node.tables import read_top, top_table
-from node.transfer import Lines, header_line, item_line, read_csv, read_ndjson
+from node.transfer import Lines, end_line, header_line, item_line, read_csv, read_ndjson
 from persistence.errors import RanknodeError
 
 # The folder of a data directory that holds one directory per board. actors.directory, which makes
@@ -124,11 +124,13 @@ def run_export(data: Path, board: str, output: Path | None) -> int:
     definition, items, total = read_export(board_directory(data, board))
     with _writing(output) as target, bar(Console(stderr=True), MofNCompleteColumn()) as progress:
         task = progress.add_task(f"exporting {board}", total=total)
-        target.write(header_line(board, definition))
+        target.write(header_line(board, definition, ends=True))
+        count = 0
         for count, item in enumerate(items, 1):
             target.write(item_line(item, definition.decimals))
             if count % PROGRESS_ITEMS == 0:
                 progress.update(task, completed=item.sequence)
+        target.write(end_line(count))
         progress.update(task, completed=total)
     return 0
 

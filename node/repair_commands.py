@@ -134,7 +134,7 @@ def _sequences(first: int, last: int) -> str:
 
 def _write_events(path: Path, definition: Definition, events: Iterator[Event]) -> None:
     def lines() -> Iterator[bytes]:
-        yield header_line(path.parent.parent.name, definition)
+        yield header_line(path.parent.parent.name, definition, ends=False)
         for event in events:
             yield event_line(event, definition.decimals)
 

@@ -93,8 +93,11 @@ def read_ndjson(lines: Iterable[bytes]) -> Iterator[Item]:
     """Read an event or a ruling per line; an export's first line is its header.
 
     Of an event only what would harm the request around it is checked: a line must be one JSON
-    object. Empty lines are passed over.
+    object. Empty lines are passed over. Where the header promises a last line, which says how many
+    lines are between the two, a file that lacks it or others ends with a BadRow.
     """
+    promised = False
+    between, number = 0, 0
     for number, line in enumerate(lines, 1):
         text = line.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else line.strip()
         if not text:
@@ -106,11 +109,21 @@ def read_ndjson(lines: Iterable[bytes]) -> Iterator[Item]:
             yield BadRow(number, f"not one JSON object: {error}")
             continue
         if number == 1 and "definition" in fields:
+            promised = bytes(fields.get("end", b"")) == b"true"
             yield Header(_header(fields["definition"]))
-        elif "moderation" in fields:
+            continue
+        if promised and fields.keys() == {"end"}:
+            promised = bytes(fields["end"]) != b"%d" % between
+            continue
+        between += 1
+        if "moderation" in fields:
             yield _ruling(number, fields)
         else:
             yield Row(number, text)
+    if promised:
+        yield BadRow(
+            number, "no last line counts the others: the file was cut, or lines are missing"
+        )
 
 
 def _header(raw: msgspec.Raw) -> dict[str, msgspec.Raw]:
@@ -187,10 +200,19 @@ def batch_body(events: Iterable[bytes]) -> bytes:
     return b'{"events":[' + b",".join(events) + b"]}"
 
 
-def header_line(board: str, definition: Definition) -> bytes:
-    """Write the first line of an export: the definition as a client would write it."""
+def header_line(board: str, definition: Definition, *, ends: bool) -> bytes:
+    """Write the first line of an export: the definition as a client would write it.
+
+    ends: whether `end_line` follows as the last line, so that a file that was cut is known.
+    """
     shown = definition.to_answer(packed=False)
-    return msgspec.json.encode({"board": board, "definition": shown}) + b"\n"
+    promise = {"end": True} if ends else {}
+    return msgspec.json.encode({"board": board, "definition": shown} | promise) + b"\n"
+
+
+def end_line(lines: int) -> bytes:
+    """Write the last line of an export; lines: how many are between the first and this one."""
+    return msgspec.json.encode({"end": lines}) + b"\n"
 
 
 def item_line(item: Event | Ruled, decimals: tuple[int, ...]) -> bytes:

@@ -74,7 +74,8 @@ def submit(board: logged_board.LoggedBoard, events: list[dict[str, Any]]) -> Non
 
 
 def exported(output: bytes | str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    header, *events = [json.loads(line) for line in output.splitlines()]
+    header, *events, end = [json.loads(line) for line in output.splitlines()]
+    assert end == {"end": len(events)}
     return header, events
 
 

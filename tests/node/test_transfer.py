@@ -18,6 +18,7 @@ from node.transfer import (
     Lines,
     Row,
     batch_body,
+    end_line,
     event_line,
     header_line,
     read_csv,
@@ -64,7 +65,7 @@ def test_a_number_keeps_its_exact_text() -> None:
 def test_an_export_reads_back_as_it_was_written() -> None:
     """The lines of an export are a header and events with all that a client may give."""
     definition = parse_definition(DEFINITION, False)
-    written = header_line("b", definition) + event_line(logged(), definition.decimals)
+    written = header_line("b", definition, ends=False) + event_line(logged(), definition.decimals)
     header, row = read_ndjson(lines_of(written))
     assert isinstance(header, Header)
     assert isinstance(row, Row)
@@ -77,6 +78,23 @@ def test_an_export_reads_back_as_it_was_written() -> None:
         "occurred_at": "2025-11-30T10:53:20.25Z",
         "source": "a,b",
     }
+
+
+@pytest.mark.parametrize("lost", range(6))
+def test_an_export_that_lacks_a_line_is_known(lost: int) -> None:
+    """Its last line counts the others: of a file that was cut, no end is made."""
+    definition = parse_definition(DEFINITION, False)
+    event = event_line(logged(), definition.decimals)
+    lines = [header_line("b", definition, ends=True), event, event, event, end_line(3)]
+    whole = list(read_ndjson(iter(lines)))
+    assert [type(item) for item in whole] == [Header, Row, Row, Row]
+    if 0 < lost < len(lines):
+        *_, last = read_ndjson(iter(lines[:lost] + lines[lost + 1 :]))
+        assert isinstance(last, BadRow)
+        *_, last = read_ndjson(iter(lines[:lost]))
+        assert isinstance(last, BadRow)
+    events = read_ndjson(iter(lines[1:4]))
+    assert [type(item) for item in events] == [Row] * 3, "nothing is promised without a header"
 
 
 def test_an_exported_event_always_says_when() -> None:
