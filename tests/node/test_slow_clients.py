@@ -4,116 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
-from unittest.mock import Mock
 
 import pytest
-import uvloop
 
-from actors.questions import Question
 from node.config import KIB, MIB
 from node.gateway import Gateway
-from node.load import Load
-from node.protocol import READ_BYTES, Server
-from node.refusals import WRITTEN_AT_ONCE
-from node.slow_readers import SlowReaders
-from tests.node.fake_boards import FakeBoards, Raw, call, check_problem, exchange, serving
-
-HEAD = b"GET /v1/boards/b/top HTTP/1.1\r\nHost: x\r\n\r\n"
-POST = (
-    b"POST /v1/boards/b/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+from node.protocol import READ_BYTES
+from tests.node.clients import (
+    HEAD,
+    LARGE,
+    POST,
+    SECONDS_MAX,
+    LargeBoards,
+    connected,
+    dribble,
+    load,
+    received,
+    run,
+    slow_readers,
+    until,
 )
-LARGE = b'"' + b"x" * (8 * MIB) + b'"'  # more than two kernels' buffers take
-SECONDS_MAX = 20.0  # for what must come about at all
-
-
-class LargeBoards(FakeBoards):
-    """Boards whose every answer is large."""
-
-    async def ask(self, board: str, question: Question, min_sequence: int | None) -> bytes:
-        await super().ask(board, question, min_sequence)
-        return LARGE
-
-
-def slow_readers(gateway: Gateway) -> SlowReaders:
-    assert gateway._runner is not None
-    return cast("Server", gateway._runner.server).slow_readers
-
-
-def load(gateway: Gateway) -> Load:
-    return gateway._load
-
-
-async def until(condition: Callable[[], bool], _what: str) -> None:
-    """Wait for something that must come about."""
-    async with asyncio.timeout(SECONDS_MAX):
-        while not condition():  # noqa: ASYNC110  (what is waited for is not this test's)
-            await asyncio.sleep(0.01)
-
-
-@contextlib.asynccontextmanager
-async def connected(
-    gateway: Gateway, receive_bytes: int | None = None
-) -> AsyncIterator[socket.socket]:
-    """Connect a socket that reads nothing by itself, with a small buffer where one is named."""
-    with socket.socket() as client:
-        if receive_bytes is not None:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        client.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(client, ("127.0.0.1", gateway.port))
-        yield client
-
-
-async def received(client: socket.socket) -> bytes:
-    """Read until the server hangs up, however it does."""
-    data = b""
-    loop = asyncio.get_running_loop()
-    with contextlib.suppress(ConnectionError):
-        async with asyncio.timeout(SECONDS_MAX):
-            while part := await loop.sock_recv(client, 1 << 20):
-                data += part
-    return data
-
-
-async def dribble(client: socket.socket, data: bytes) -> bytes:
-    """Send a byte now and then until the server has had enough; returns what it answered."""
-    loop = asyncio.get_running_loop()
-
-    async def send() -> None:
-        with contextlib.suppress(ConnectionError):
-            for place in range(len(data)):
-                await loop.sock_sendall(client, data[place : place + 1])
-                await asyncio.sleep(0.02)
-
-    sending = asyncio.create_task(send())
-    try:
-        return await received(client)
-    finally:
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
-
-
-def run(
-    act: Callable[[Gateway], Awaitable[Any]], boards: FakeBoards | None = None, **settings: Any
-) -> Any:
-    """Do something with a gateway; afterwards it must answer, and hold nothing any more."""
-
-    async def within() -> Any:
-        async with serving(boards or FakeBoards(), **settings) as gateway:
-            result = await act(gateway)
-            assert (await call(gateway.port, "GET", "/healthz")).status == 200
-            await until(lambda: load(gateway).requests == 0, "no request is left")
-            assert load(gateway).body_bytes == 0
-            await until(lambda: slow_readers(gateway).unsent_bytes == 0, "no answer is left")
-            return result
-
-    return uvloop.run(within())  # the loop that a node runs on
-
+from tests.node.fake_boards import FakeBoards, Raw, call, check_problem, exchange
 
 # Slow to send
 
@@ -313,172 +226,3 @@ def test_a_half_closed_connection_is_let_go() -> None:
                 await received(client)
 
     run(act, keepalive_seconds=60, header_seconds_max=60, body_seconds_max=60)
-
-
-# Too many at once
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_requests_are_bounded_for_the_node(whole: bool) -> None:
-    """Beyond the bound every call is 503 at once, whole or in parts, but what is always open."""
-
-    async def act(gateway: Gateway) -> list[Raw]:
-        under_way = asyncio.create_task(call(gateway.port, "GET", "/v1/boards/b/top"))
-        await until(lambda: load(gateway).requests == 1, "it is under way")
-        refused = []
-        closing = b"" if whole else b"Connection: close\r\n"
-        for request in (
-            b"GET /v1/boards/c/top HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\n%s\r\n" % closing,
-            b"PUT /v1/boards/c HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nX-Request-Id: mine\r\n"
-            b"%s\r\n{}" % closing,
-        ):
-            async with connected(gateway) as client:
-                loop = asyncio.get_running_loop()
-                await loop.sock_sendall(client, request)
-                data = await asyncio.wait_for(loop.sock_recv(client, 65_536), SECONDS_MAX)
-                refused.append(Raw(data))
-        for path in ("/healthz", "/readyz", "/openapi.json"):
-            assert (await call(gateway.port, "GET", path)).status == 200
-        assert (await call(gateway.port, "HEAD", "/v1/boards/c/top")).status == 503
-        assert len(boards.calls) == 1
-        release.set()
-        assert (await under_way).status == 200
-        assert (await call(gateway.port, "GET", "/v1/boards/c/top")).status == 200
-        return refused
-
-    release = asyncio.Event()
-    boards = FakeBoards()
-    boards.behave = release.wait
-    for refused in run(act, boards, requests_max=1):
-        problem = check_problem(refused, 503, "overloaded")
-        assert problem["detail"]
-        assert refused.headers["x-request-id"] == "mine"
-        assert int(refused.headers["content-length"]) == len(refused.body)
-
-
-def test_one_lane_leaves_room_for_others() -> None:
-    """The reads of a board that hangs fill their own lane, and no other board's or kind's."""
-
-    async def act(gateway: Gateway) -> None:
-        hanging = [
-            asyncio.create_task(call(gateway.port, "GET", "/v1/boards/b/top")) for _ in range(3)
-        ]
-        await until(lambda: load(gateway).requests == 3, "they hang")
-        refused = await call(gateway.port, "GET", "/v1/boards/b/members/m")
-        check_problem(refused, 503, "overloaded")
-        boards.behave = lambda: None
-        for method, path, body in (
-            ("GET", "/v1/boards/c/top", None),
-            ("POST", "/v1/boards/b/events", b"{}"),
-            ("GET", "/v1/boards", None),
-        ):
-            assert (await call(gateway.port, method, path, body)).status == 200
-        release.set()
-        assert {(await answer).status for answer in hanging} == {200}
-
-    release = asyncio.Event()
-    boards = FakeBoards()
-    boards.behave = release.wait
-    run(act, boards, queue_items_max=3, call_items_max=3)
-
-
-def test_a_refused_client_keeps_its_connection() -> None:
-    """Refusals follow each other on one connection as answers do, and the next request is taken."""
-
-    async def act(gateway: Gateway) -> bytes:
-        under_way = asyncio.create_task(call(gateway.port, "GET", "/v1/boards/b/top"))
-        await until(lambda: load(gateway).requests == 1, "it is under way")
-        loop = asyncio.get_running_loop()
-        async with connected(gateway) as client:
-            data = b""
-            for count in range(1, 4):
-                await loop.sock_sendall(client, HEAD)
-                while data.count(b"HTTP/1.1 503") < count or not data.endswith(b"}"):
-                    data += await asyncio.wait_for(loop.sock_recv(client, 65_536), SECONDS_MAX)
-            release.set()
-            await under_way
-            closing = HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-            await loop.sock_sendall(client, closing)
-            return data + await received(client)
-
-    release = asyncio.Event()
-    boards = FakeBoards()
-    boards.behave = release.wait
-    answers = run(act, boards, requests_max=1)
-    assert answers.count(b"HTTP/1.1 503") == 3
-    assert answers.count(b"HTTP/1.1 200") == 1
-
-
-def test_refusals_stay_in_order() -> None:
-    """Of requests sent in one go each gets its own answer in its turn, refused or not."""
-
-    async def act(gateway: Gateway) -> list[bytes]:
-        under_way = asyncio.create_task(call(gateway.port, "GET", "/v1/boards/b/top"))
-        await until(lambda: load(gateway).requests == 1, "it is under way")
-        paths = [b"/v1/boards/b/top", b"/healthz", b"/v1/boards/c/top", b"/v1/boards/d/top"]
-        data = b"".join(
-            b"GET %s HTTP/1.1\r\nHost: x\r\nX-Request-Id: n%d\r\n\r\n" % (path, number)
-            for number, path in enumerate(paths * 5)
-        )
-        closing = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        async with connected(gateway) as client:
-            await asyncio.get_running_loop().sock_sendall(client, data + closing)
-            answers = await received(client)
-        release.set()
-        await under_way
-        assert answers.count(b"HTTP/1.1 503") == 15
-        return re.findall(rb"X-Request-Id: n([0-9]+)", answers)
-
-    release = asyncio.Event()
-    boards = FakeBoards()
-    boards.behave = release.wait
-    assert run(act, boards, requests_max=1) == [b"%d" % number for number in range(20)]
-
-
-def test_who_leaves_at_once_keeps_no_place() -> None:
-    """A client that is gone before its request is looked at gives back the place taken for it."""
-
-    async def act(gateway: Gateway) -> None:
-        server = cast("Any", gateway._runner).server
-        connection = server()._connection
-        connection.connection_made(Mock(spec=asyncio.Transport))
-        connection.data_received(HEAD)
-        assert load(gateway).requests == 1
-        connection.connection_lost(None)
-        assert load(gateway).requests == 0
-        await asyncio.sleep(0)
-
-    boards = FakeBoards()
-    run(act, boards, requests_max=1)
-    assert boards.calls == []
-
-
-def test_a_refusal_goes_before_what_comes_behind() -> None:
-    """A request that arrives while the refusal of the one before waits is answered after it."""
-
-    async def act(gateway: Gateway) -> None:
-        under_way = asyncio.create_task(call(gateway.port, "GET", "/v1/boards/b/top"))
-        await until(lambda: load(gateway).requests == 1, "it is under way")
-        server = cast("Any", gateway._runner).server
-        for _ in range(20 * WRITTEN_AT_ONCE):
-            server.refusals.add(lambda: None)  # of others, whose turn comes first
-        connection = server()._connection
-        transport = Mock(spec=asyncio.Transport)
-        transport.is_closing.return_value = False
-        written: list[bytes] = []
-        transport.write.side_effect = written.append
-        transport.writelines.side_effect = lambda parts: written.append(b"".join(parts))
-        connection.connection_made(transport)
-        connection.data_received(HEAD)
-        assert written == [], "it is not written while reading"
-        connection.data_received(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: len(written) == 2, "both are answered")
-        assert [answer[9:12] for answer in written] == [b"503", b"200"]
-        connection.connection_lost(None)
-        release.set()
-        await under_way
-
-    release = asyncio.Event()
-    boards = FakeBoards()
-    boards.behave = release.wait
-    run(act, boards, requests_max=1)
