@@ -23,7 +23,9 @@ from actors.sealed import NotAtHandError
 from persistence.errors import CommitFailedError, DamagedError, FencedError, RanknodeError
 
 ERASED_AT_ONCE = 1_000  # names that one writing of the log takes out
-ERASE_AGAIN_SECONDS = 60.0  # after a try that failed
+ERASE_AGAIN_SECONDS = 60.0  # after a try that failed, twice as long after each other one
+ERASE_AGAIN_SECONDS_MAX = 3_600.0
+SEALING_ROUNDS_MAX = 10  # that erasing waits for, while more windows close
 MAKING_SECONDS_MAX = 2.0  # what a reader waits for an archive that is being made again
 SNAPSHOT_BYTES_PER_SECOND = 100 << 20  # what a plain disk takes, fsync included
 
@@ -60,6 +62,7 @@ class Keeper:
         self._exchanging = False
         self._erasing: asyncio.Task[None] | None = None
         self._erase_at = 0.0
+        self._erase_failures = 0
         self._writer = ThreadPoolExecutor(1, "keeper")
         self._reader = ThreadPoolExecutor(1, "archives")
         self._rewriter = ThreadPoolExecutor(1, "erasing")  # which takes long
@@ -187,13 +190,16 @@ class Keeper:
         try:
             while self._host.shown_log.erasing:
                 await self._erase_once()
+                self._erase_failures = 0
         except StoppedError:
             return
         except (CommitFailedError, FencedError) as error:
             self._on_error(error)
         except (RanknodeError, OSError) as error:
             _LOG.error("%s: erasing a member is tried again: %s", self._host.directory, error)
-            self._erase_at = time.monotonic() + ERASE_AGAIN_SECONDS
+            wait_seconds = ERASE_AGAIN_SECONDS * 2**self._erase_failures
+            self._erase_failures += 1
+            self._erase_at = time.monotonic() + min(wait_seconds, ERASE_AGAIN_SECONDS_MAX)
 
     async def _erase_once(self) -> None:
         """Go through the steps; after a crash between two of them all are gone through again."""
@@ -217,9 +223,10 @@ class Keeper:
             await loop.run_in_executor(self._committer, host.commit, records)
             host.apply_all(records)
 
-        await self._archives_ready()
-        await self._alone(seal)
         log = host.shown_log
+        await self._archives_ready()
+        await loop.run_in_executor(self._rewriter, log.require_exchange)
+        await self._alone(seal)
         await loop.run_in_executor(self._rewriter, log.write_again, pending, self._checkpoint)
         # No archive is made from a log that changes meanwhile, no snapshot of the former one is
         # written behind the exchange.
@@ -248,12 +255,13 @@ class Keeper:
     async def _archives_ready(self) -> None:
         """Return once the archives without the names are there, and no others."""
         host = self._host
-        while host.board.unsealed or self._rebuildable or host.archives.expired:
+        for _ in range(SEALING_ROUNDS_MAX):
+            self._checkpoint()
+            if not (host.board.unsealed or self._rebuildable or host.archives.expired):
+                return
             self.seal_soon()
             await self.sealed()
-            self._checkpoint()
-            if host.board.unsealed or self._rebuildable or host.archives.expired:
-                raise RanknodeError("its archives are not made again yet")
+        raise RanknodeError("its archives are not made again yet")
 
     def stop(self) -> None:
         """Have the erasing of names end at its next step; it goes on when the board is next up."""

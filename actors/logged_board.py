@@ -417,6 +417,7 @@ class LoggedBoard:
         self.seal_all()
         self.make_archives(self.archives.sealed)
         self.archives.remove_expired()
+        self.shown_log.require_exchange()
         self.log.seal_live()
         self.shown_log.write_again(self.board.rulings.erasing, lambda: None)
         self.put_log_in_place()

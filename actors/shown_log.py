@@ -16,7 +16,7 @@ from actors.erasing import Forgettings, find_forgettings, plan_rewriting
 from actors.forgetting import Forgetting
 from persistence.errors import CommitFailedError, DamagedError, RanknodeError
 from persistence.event_log import LmdbEventLog
-from persistence.files import sync_directory
+from persistence.files import require_exchange, sync_directory
 from persistence.records import Event, Record, RulingRecord
 from persistence.rewriting import write_again
 from persistence.rulings import ErasureFinished
@@ -30,8 +30,8 @@ class ShownLog:
     """The log of a board that this process owns.
 
     Reading: `event`, `events_of`, `ruling_at`, from any thread; `names_of`. Taking names off the
-    disk, after the log was sealed: `write_again`, `put_in_place`, `remove_former`; then a snapshot,
-    and what `finished` makes is committed.
+    disk: `require_exchange`; after the log was sealed `write_again`, `put_in_place`,
+    `remove_former`; then a snapshot, and what `finished` makes is committed.
     """
 
     def __init__(self, directory: Path, board: Board, log: LmdbEventLog) -> None:
@@ -89,6 +89,16 @@ class ShownLog:
     def ruling_at(self, sequence: int) -> Record:
         """Read a record. Errors: the log's."""
         return self._forgettings.record(self._log.record_at(sequence))
+
+    def require_exchange(self) -> None:
+        """Raise OSError where the file system could not put another log in the log's place."""
+        if self._built.exists():
+            shutil.rmtree(self._built)  # what could not be put in its place
+        self._built.mkdir()
+        try:
+            require_exchange(self._built)
+        finally:
+            shutil.rmtree(self._built)
 
     def write_again(self, pseudonyms: Sequence[bytes], checkpoint: Callable[[], None]) -> None:
         """Build a log without names beside the one in use; for a background thread.

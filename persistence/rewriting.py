@@ -15,7 +15,6 @@ from pathlib import Path
 
 from persistence.chained_log import decode_at
 from persistence.event_log import LmdbEventLog
-from persistence.files import require_exchange
 from persistence.records import Record, encode, rechain, record_hash
 from persistence.sealing import make_seal
 from persistence.segments import (
@@ -50,13 +49,11 @@ def write_again(
     O(bytes). Durable on return.
 
     Raises DamagedError, which names the record: nothing damaged is written again. StorageFullError
-    before a segment that has no room, CommitFailedError, OSError, also where the file system cannot
-    put the log in its place.
+    before a segment that has no room, CommitFailedError, OSError.
     """
     if target.exists():
         shutil.rmtree(target)
     target.mkdir()
-    require_exchange(target)  # before the work is done for nothing
     for index, (source, seal) in enumerate(log.segments):
         if seal is None:
             return

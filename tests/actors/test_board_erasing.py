@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from actors.listing import read_listing
 from actors.logged_board import LoggedBoard
 from actors.offline import verify
 from actors.questions import Ask, Audit, Erase, Remove, decode_replies, encode
+from persistence import files
 from persistence.errors import StorageFullError
 from tests.actors.board_harness import NOW_US, SMALL, event, read
 from tests.actors.test_board_actor import Gate, directory, hosting, run, top, write
@@ -238,3 +240,29 @@ def test_the_listing_says_so_before_a_name_has_to_go(directory, committed):
     host = LoggedBoard.open(directory, SMALL)
     assert host.shown_log.erasing == read_listing(directory).erasing == committed
     host.close()
+
+
+def test_a_file_system_that_cannot_exchange_is_found_out_first(directory, monkeypatch, caplog):
+    """Nothing is sealed or written for a log that could not be put in its place."""
+    monkeypatch.setattr(keeper, "ERASE_AGAIN_SECONDS", 0.0)
+    refusals = []
+
+    def refuse(*_: Path) -> None:
+        refusals.append(1)
+        raise OSError(errno.EINVAL, "cannot exchange")
+
+    async def scenario():
+        actor = await played(directory)
+        segments = len(actor._host.log.segments)
+        with monkeypatch.context() as without:
+            without.setattr(files, "exchange", refuse)
+            await erase(actor)
+            while len(refusals) < 3:  # noqa: ASYNC110  (the board tells nobody)
+                await asyncio.sleep(0.01)
+            assert len(actor._host.log.segments) == segments
+        await erased(actor)
+        await actor.close(0)
+
+    run(scenario)
+    assert "cannot exchange" in caplog.text
+    assert not is_on_disk(directory)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from persistence import event_log, files, rewriting
+from persistence import event_log, rewriting
 from persistence.errors import (
     CommitFailedError,
     DamagedError,
@@ -234,19 +234,6 @@ def test_a_rewriting_that_moves_a_hash_is_noticed(tmp_path, log, monkeypatch):
     with pytest.raises(DamagedError, match="does not end as what it replaces"):
         rewrite(log, GONE)
     assert contents(log.directory) == before
-
-
-def test_a_file_system_that_cannot_exchange_is_found_out_first(tmp_path, monkeypatch, log):
-    """Nothing of the log is written again where it could not be put in its place."""
-
-    def refuse(*_: Path) -> None:
-        raise OSError(errno.EINVAL, "cannot exchange")
-
-    monkeypatch.setattr(files, "exchange", refuse)
-    built, changed = tmp_path / "built", firsts(list(log.read()), GONE)
-    with pytest.raises(OSError, match="cannot exchange"):
-        write_again(log, built, changed, lambda record: without(record, GONE), go_on)
-    assert not list(built.glob("0*"))
 
 
 def test_what_a_commit_that_was_cut_off_has_left_goes_too(tmp_path, log):
