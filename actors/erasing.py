@@ -183,12 +183,11 @@ class _Shadow:
         count_events(self._windows.values(), slots, theirs, frozenset())
 
     def _rule(self, record: RulingRecord) -> None:
-        for forgetting, slot in self._pending(record):
-            if record.ruling.member == forgetting.name:
-                for change in getattr(record.ruling, "changes", ()):
-                    window = self._windows.get(change.window)
-                    if window is not None:
-                        window.put(slot, change.after)
+        about = [s for f, s in self._pending(record) if f.name == record.ruling.member]
+        for change in getattr(record.ruling, "changes", ()) if about else ():
+            window = self._windows.get(change.window)
+            if window is not None:
+                window.put(about[0], change.after)  # of one name erased twice, the first
 
     def _close(self, record: WindowClosedRecord) -> bytes | None:
         window = self._windows.pop(record.window)

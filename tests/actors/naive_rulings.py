@@ -50,6 +50,7 @@ class NaiveRulings:
 
     authors: the member of every event there ever was, by sequence. voided: by the event's sequence,
     removed and hidden by member, that of the ruling. erased: by pseudonym, that of the ruling.
+    named: whom any ruling was about since they were last erased.
     """
 
     def __init__(self) -> None:
@@ -60,6 +61,7 @@ class NaiveRulings:
         self.profiles: dict[str, bytes] = {}
         self.disputes: dict[int, NaiveDispute] = {}
         self.erased: dict[str, int] = {}
+        self.named: set[str] = set()
 
     def counts(self, sequence: int) -> bool:
         """Tell whether an event still counts."""
@@ -77,6 +79,18 @@ class NaiveRulings:
 
         windows: of each event, those known that it counted in. pseudonym: of who is erased.
         """
+        outcome = self._rule(verdict, last_sequence, windows, pseudonym)
+        if isinstance(verdict, Hide | SetProfile) and outcome.status == "applied":
+            self.named.add(verdict.member)
+        return outcome
+
+    def _rule(
+        self,
+        verdict: Verdict,
+        last_sequence: int,
+        windows: dict[int, set[str]],
+        pseudonym: str,
+    ) -> Outcome:
         match verdict:
             case Void():
                 return self._void(verdict, last_sequence)
@@ -119,8 +133,9 @@ class NaiveRulings:
         if member in self.erased:
             return Outcome("duplicate", self.erased[member])
         played = member in self.authors.values()
-        if not played and member not in self.hidden and member not in self.profiles:
+        if not played and member not in self.named:
             return Outcome("duplicate", last_sequence)
+        self.named.discard(member)
         for dispute in self.disputes.values():
             if self.authors[dispute.event] == member:
                 dispute.reason = ""

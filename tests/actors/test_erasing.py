@@ -239,6 +239,20 @@ def test_two_erasures_of_one_name_may_wait_together(moderated):
     assert list(board.scores().values()) == [9, 4, 3]
 
 
+def test_a_ruling_of_before_is_of_whoever_had_the_name_then(moderated):
+    """Where one name was erased twice, what was ruled before the first counts for that one only."""
+    board = moderated()
+    void(board, board.send(3, member=NAME, key="key-of-hers-1")["sequence"])
+    erase(board, NAME)
+    board.send(4, member=NAME, key="key-of-hers-2")
+    erase(board, NAME)
+    board.at(NEXT_NOON)
+    board.host.erase_names(board.now_us)
+    assert found_on_disk(board) == {}
+    board.reopen("snapshots", "archives")
+    assert list(board.scores(DAY).values()) == [4]
+
+
 @pytest.mark.parametrize("finished", [False, True])
 def test_the_events_of_who_was_erased_can_still_be_moderated(finished, moderated):
     """They are voided and disputed by their sequences; rows, revisions and digests follow."""

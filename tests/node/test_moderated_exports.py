@@ -146,9 +146,11 @@ def test_a_file_that_was_cut_is_imported_again(node: RunningNode, key: str, tmp_
     lines = file.read_bytes().splitlines(keepends=True)
     middle = next(place for place, each in enumerate(lines) if b'"action":"remove"' in each) + 2
     part.write_bytes(b"".join(lines[:middle]))
-    for each in (part, file):
-        told = run("import", "half-copy", each, "--url", node.url, key=key)
-        assert " 0 rejected" in told
+    told = run("import", "half-copy", part, "--url", node.url, key=key, expected=1)
+    assert " 1 rejected" in told
+    assert "half-copy stays in backfill mode" in told
+    told = run("import", "half-copy", file, "--url", node.url, key=key)
+    assert " 0 rejected" in told
     assert state(copy_of(board, "half-copy"), "") == state(board, "")
 
 
