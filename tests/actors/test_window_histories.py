@@ -436,7 +436,7 @@ def test_windows_are_what_the_contract_says_whatever_happens():
     run_state_machine_as_test(
         SeasonMachine,
         settings=settings(
-            max_examples=140,
+            max_examples=80,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
