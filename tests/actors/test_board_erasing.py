@@ -61,6 +61,8 @@ async def played(directory: Path, **options: Any) -> BoardActor:
     actor = hosting(directory, **options)
     for number in range(30):
         await write(actor, event(NAME, number, f"hers-{number}"), event("ada", 1, f"a-{number}"))
+    if actor._keeper._snapshot is not None:  # two threads would write one file
+        await actor._keeper._snapshot
     actor._host.write_copy(actor._host.copy_state())
     assert is_on_disk(directory)
     return actor
