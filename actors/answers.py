@@ -49,10 +49,15 @@ class BoardAnswer(msgspec.Struct, frozen=True):
 
 
 class TopAnswer(BoardAnswer, frozen=True):
-    """A page of entries, best first."""
+    """A page of entries, best first.
+
+    stale, age_seconds: given where the board could not be reached, and this is its answer of then.
+    """
 
     entries: list[Entry]
     next: str | None
+    stale: bool | msgspec.UnsetType = msgspec.UNSET
+    age_seconds: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class MemberAnswer(BoardAnswer, frozen=True):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,12 +23,15 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from actors import queries, questions
+from actors.calls import serve_calls
 from actors.errors import Refusal
 from actors.keeper import Keeper, StoppedError
 from actors.last_words import end_process
 from actors.logged_board import BoardOptions, LoggedBoard, Walked
+from actors.measures import Measures, Observer, resident_bytes, snapshot_time_us
 from actors.moderation import answer_ruling
 from actors.questions import (
+    NOT_AT_HAND,
     Ask,
     Change,
     Describe,
@@ -61,13 +65,13 @@ READ_SLICE_SECONDS = 0.005  # reads give way to others after this long
 class ActorOptions(msgspec.Struct, frozen=True):
     """How a board is hosted.
 
-    commit_events_max: events gathered into one commit. last_words_directory: where a process that
-    ends itself says why.
+    commit_events_max: events gathered into one commit. node_directory: of the node that runs the
+    process, for its socket, and for why it ended itself; open to one user alone.
     """
 
     board: BoardOptions
     commit_events_max: int
-    last_words_directory: str = ""
+    node_directory: str = ""
 
 
 class OpenReport(msgspec.Struct, frozen=True):
@@ -76,9 +80,6 @@ class OpenReport(msgspec.Struct, frozen=True):
     recovered: str = ""
     failure: str = ""
     retry_after_seconds: float = 0.0
-
-
-NOT_AT_HAND = "not_at_hand"  # for the gateway alone: ask again by `read_slowly`
 
 
 class _Ruling(NamedTuple):
@@ -107,7 +108,7 @@ def _now_us() -> int:
 
 
 class BoardActor:
-    """One board behind two methods that take and return bytes: `read` and `write`."""
+    """One board behind methods that take and return bytes, `read` and `write` before all."""
 
     def __init__(self, directory: str, options: bytes) -> None:
         self._directory = Path(directory)
@@ -124,8 +125,29 @@ class BoardActor:
         self._queue: deque[_Job] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._damage_logged: set[str] = set()
+        self._measures = Measures()
+        self._observer = Observer()
         self._moved = asyncio.Condition()
         self._closing = False
+        self._socket = ""
+        self._server: asyncio.Server | None = None
+
+    async def listen(self) -> str:
+        """Take calls at a socket from now on, the board opened or not; returns its path."""
+        self._socket = f"{self._options.node_directory}/{os.getpid()}.calls"
+        self._server = await serve_calls(
+            self._socket,
+            {
+                "read": self.read,
+                "write": self.write,
+                "read_slowly": self.read_slowly,
+                "wait_for": self._wait_for,
+                "measure": self.measure,
+                "close": self._close,
+            },
+            lambda: 0 if self._host is None else self._host.board.sequence,
+        )
+        return self._socket
 
     # Opening
 
@@ -178,8 +200,13 @@ class BoardActor:
             raise self._failure from error
         self._failure, self._failures = None, 0
         self._host = host
+        self._observer = Observer()
         self._keeper = Keeper(
-            host, lambda error: self._end(repr(error)), self._exclusively, self._writer
+            host,
+            lambda error: self._end(repr(error)),
+            self._exclusively,
+            self._writer,
+            self._measures,
         )
         self._ticking = asyncio.create_task(self._tick(host))
         self._ticking.add_done_callback(self._end_on_error)
@@ -191,6 +218,7 @@ class BoardActor:
         """Open the board, and close what came due meanwhile before anyone asks for it."""
         host = LoggedBoard.open(self._directory, self._options.board)
         try:
+            self._measures.recovered(host.report, snapshot_time_us(self._directory))
             host.close_due(_now_us())
         except StorageFullError:
             pass  # it is tried again on every tick; until then the windows stay open
@@ -264,6 +292,10 @@ class BoardActor:
             await asyncio.wait_for(reached(), seconds)
         except TimeoutError:
             return
+
+    async def _wait_for(self, payload: bytes) -> bytes:
+        await self.wait_for(*msgspec.msgpack.decode(payload, type=tuple[int, float]))
+        return b""
 
     # Writing
 
@@ -388,13 +420,17 @@ class BoardActor:
         for damage in planned.damage:
             if damage not in self._damage_logged:
                 self._damage_logged.add(damage)
+                self._measures.damaged_records += 1
                 _LOG.error("%s: the log is damaged: %s", host.directory, damage)
         if planned.record is not None:
             try:
                 await self._commit(host, [planned.record])
             except StorageFullError as error:
+                self._measures.refuse("storage_full", sum(job.events for job in jobs))
                 return [refused(Refusal("storage_full", str(error)))] * len(jobs)
-        return host.settle(planned)
+        replies = host.settle(planned)
+        self._measures.settled(planned, _now_us())
+        return replies
 
     async def _close_due(self, host: LoggedBoard) -> None:
         """Close the windows that are due before anything else is planned."""
@@ -445,18 +481,34 @@ class BoardActor:
     async def _commit(self, host: LoggedBoard, records: Sequence[Record]) -> None:
         """Commit in the writer thread. A commit that fails in itself ends the process."""
         loop = asyncio.get_running_loop()
+        begun = time.monotonic()
         try:
             await loop.run_in_executor(self._writer, host.commit, records)
         except (CommitFailedError, FencedError) as error:
             self._end(str(error))
+        self._measures.commit_seconds.add(time.monotonic() - begun)
 
     def _end(self, reason: str) -> NoReturn:
-        end_process(self._directory.name, self._options.last_words_directory, reason)
+        end_process(self._directory.name, self._options.node_directory, reason)
 
     def _end_on_error(self, task: asyncio.Task[Any]) -> None:
         """Stop the board after a programmer's error: it recovers from what is on disk."""
         if not task.cancelled() and task.exception() is not None:
             self._end(repr(task.exception()))
+
+    # Watching
+
+    async def measure(self, _payload: bytes = b"") -> bytes:
+        """Answer with the Measures of this process, whether or not the board is open."""
+        host, measures = self._host, self._measures
+        measures.resident_bytes = resident_bytes()
+        measures.state = None
+        if host is not None:
+            at_us = measures.snapshot_at_us
+            age_seconds = None if at_us is None else max(_now_us() - at_us, 0) / 1_000_000
+            queued = [job.events for job in self._queue]
+            measures.state = self._observer.look(host, age_seconds, queued)
+        return msgspec.msgpack.encode(measures)
 
     # Putting away
 
@@ -474,3 +526,13 @@ class BoardActor:
         await self._keeper.finish(snapshot_seconds)
         await loop.run_in_executor(self._writer, host.close)
         return host.snapshot_current
+
+    async def _close(self, payload: bytes) -> bytes:
+        await self.close(msgspec.msgpack.decode(payload, type=float))
+        self._leave_socket()
+        return b""
+
+    def _leave_socket(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        Path(self._socket).unlink(missing_ok=True)

@@ -20,6 +20,7 @@ import ray
 
 from actors.board import Board
 from actors.board_actor import ActorOptions, BoardActor
+from actors.calls import Calls, connect_calls
 from actors.creation import create_board
 from actors.definition import BOARD_ID, Definition
 from actors.errors import Refusal
@@ -27,7 +28,7 @@ from actors.janitor import Janitor
 from actors.last_words import take_last_words
 from actors.listing import Listing, read_listing, rebuild_listing
 from persistence.errors import DamagedError, RanknodeError
-from persistence.files import make_directory, sync_directory
+from persistence.files import free_bytes, make_directory, sync_directory
 
 _LOG = logging.getLogger("ranknode")
 
@@ -152,17 +153,26 @@ class Directory:
         """Start the process that hosts a board; returns its actor handle at once."""
         return _REMOTE.remote(self.path(board), self._encoded_options)
 
+    @staticmethod
+    async def reach(actor: Any) -> Calls:
+        """Connect to a board's process, once it is up. Errors: BoardLostError, Ray's errors."""
+        return await connect_calls(await actor.listen.remote())
+
     def start_janitor(self) -> Any:
         """Start the process that visits passive boards; returns its actor handle at once."""
         return _REMOTE_JANITOR.remote(self._encoded_options)
 
     def last_words(self, board: str) -> str | None:
         """Return why the last process that had a board ended itself, once; None if it was ended."""
-        return take_last_words(board, self._options.last_words_directory)
+        return take_last_words(board, self._options.node_directory)
 
     def path(self, board: str) -> str:
         """Name a board's directory."""
         return str(self._boards / board)
+
+    def free_bytes(self) -> int:
+        """Return what the disk of the boards has left for us. Errors: OSError."""
+        return free_bytes(self._boards)
 
     @staticmethod
     def stop(actor: Any) -> None:

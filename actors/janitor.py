@@ -39,7 +39,7 @@ class Janitor:
             finally:
                 host.close()
         except CommitFailedError as error:
-            end_process(Path(directory).name, self._options.last_words_directory, str(error))
+            end_process(Path(directory).name, self._options.node_directory, str(error))
         except (RanknodeError, OSError) as error:
             return str(error) or type(error).__name__
         return ""

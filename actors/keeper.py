@@ -19,6 +19,7 @@ from actors.archives import Key
 from actors.closed_window import ClosedWindow
 from actors.errors import Refusal
 from actors.logged_board import LoggedBoard, StateCopy
+from actors.measures import Measures
 from actors.sealed import NotAtHandError
 from persistence.errors import CommitFailedError, DamagedError, FencedError, RanknodeError
 
@@ -44,7 +45,7 @@ class Keeper:
 
     on_error: called with what nobody expected. exclusively: has something done while nothing else
     is committed or changes the board; raises StoppedError where that cannot be any more. committer:
-    the thread that commits.
+    the thread that commits. measures: where the work is counted.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class Keeper:
         on_error: Callable[[BaseException], None],
         exclusively: Exclusively,
         committer: Executor,
+        measures: Measures,
     ) -> None:
         self._host = host
+        self._measures = measures
         self._on_error = on_error
         self._exclusively = exclusively
         self._committer = committer
@@ -78,17 +81,32 @@ class Keeper:
             await self._start_snapshot()
 
     async def _start_snapshot(self) -> None:
-        loop = asyncio.get_running_loop()
-        copy = await loop.run_in_executor(self._writer, self._host.copy_state)
+        copy = await self._copy()
 
         async def write() -> None:
             try:
-                await loop.run_in_executor(self._writer, self._host.write_copy, copy)
+                await self._write(copy)
             except OSError as error:
                 # The next snapshot is tried when it is due.
+                self._measures.snapshot_failures += 1
                 _LOG.error("%s: no snapshot could be written: %s", self._host.directory, error)
 
         self._snapshot = self._start(write())
+
+    async def _copy(self) -> StateCopy:
+        """Copy the state, which nothing may change meanwhile."""
+        begun = time.monotonic()
+        loop = asyncio.get_running_loop()
+        copy = await loop.run_in_executor(self._writer, self._host.copy_state)
+        self._measures.copy_seconds.add(time.monotonic() - begun)
+        return copy
+
+    async def _write(self, copy: StateCopy) -> None:
+        """Write a copied state as the newest snapshot. Errors: OSError."""
+        begun = time.monotonic()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._writer, self._host.write_copy, copy)
+        self._measures.snapshot_written(time.monotonic() - begun, time.time_ns() // 1_000)
 
     def seal_soon(self) -> None:
         """Write the archives of what closed, and of what lost its own; nobody waits for it."""
@@ -127,11 +145,13 @@ class Keeper:
             def sealed(closed: ClosedWindow, digest: str) -> None:
                 loop.call_soon_threadsafe(host.archives.sealed, closed, digest)
 
+            begun = time.monotonic()
             try:
                 await loop.run_in_executor(self._writer, host.make_archives, sealed)
             except DamagedError:
                 self._beyond_damage |= wanted & host.archives.missing
                 raise
+            self._measures.rebuild_seconds.add(time.monotonic() - begun)
         if host.archives.expired:
             await loop.run_in_executor(self._writer, host.archives.remove_expired)
 
@@ -216,7 +236,7 @@ class Keeper:
             await loop.run_in_executor(self._committer, host.put_log_in_place)
 
         async def copy() -> None:
-            copies.append(await loop.run_in_executor(self._writer, host.copy_state))
+            copies.append(await self._copy())
 
         async def finish() -> None:
             records = host.shown_log.finished(pending, time.time_ns() // 1_000)
@@ -241,7 +261,7 @@ class Keeper:
             self.seal_soon()
         await loop.run_in_executor(self._rewriter, log.remove_former)
         await self._alone(copy)
-        await loop.run_in_executor(self._writer, host.write_copy, copies[0])
+        await self._write(copies[0])
         await self._alone(finish)
 
     async def _alone(self, work: Callable[[], Awaitable[None]]) -> None:

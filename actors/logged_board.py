@@ -385,6 +385,11 @@ class LoggedBoard:
         """Whether the newest snapshot holds everything."""
         return self.board.sequence == self._kept_sequence
 
+    @property
+    def sequences_behind_snapshot(self) -> int:
+        """How much of the log a recovery would replay behind the newest snapshot."""
+        return self.board.sequence - self._kept_sequence
+
     def copy_state(self) -> StateCopy:
         """Copy the state; the board must not change meanwhile, it may be read."""
         header, columns = self.board.dump()

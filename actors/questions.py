@@ -10,6 +10,8 @@ import msgspec
 
 from actors.errors import Refusal
 
+NOT_AT_HAND = "not_at_hand"  # of a reply, for the gateway alone: ask again by `read_slowly`
+
 
 class Question(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The root of all questions.

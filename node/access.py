@@ -26,7 +26,6 @@ from node.buckets import Bucket, BucketTable
 from node.config import Config, ConfigError, is_loopback
 from node.key_file import KeyFile, KeysUnreadableError
 from node.keys import Key, Scope, covers, opens, read_bearer
-from node.load import Share
 
 UNAUTHENTICATED = "This call needs a good key: Authorization: Bearer KEY, or a signature."
 FORBIDDEN = "The key is not for this call, or not for this board."
@@ -64,13 +63,6 @@ class Caller(msgspec.Struct, frozen=True):
 
 ANYONE = Caller()
 NOBODY = Caller(boards=())  # who calls what is open to everyone
-
-
-class Admitted(NamedTuple):
-    """A request that may go on: its share of the load, and who makes it if that is decided."""
-
-    share: Share
-    caller: Caller | None = None
 
 
 class Access:

@@ -8,56 +8,58 @@ none is up nothing is sent, and whoever asks is told so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
-import time
 from typing import Any
 
 import msgspec
 import ray.exceptions
 
 from actors.board_actor import OpenReport
+from actors.calls import BoardLostError, CallFailedError, Calls
 from actors.directory import Directory
 from actors.errors import Refusal
-from actors.questions import Ask, decode_replies, encode
-from node.board_client import BoardLostError, Lane, LaneLimits, Send
+from actors.questions import encode
+from node.board_client import LaneLimits
+from node.board_link import BoardLink
+from node.metrics import Metrics
 from node.restarts import Restarts
 
 OPEN_AGAIN_SECONDS_MIN = 1.0
+END_SECONDS_MAX = 2.0  # for a process that was killed to be gone
 
 _LOG = logging.getLogger("ranknode")
 
 
-class ActiveBoard:
+class ActiveBoard(BoardLink):
     """A board in memory. restarts: what is known of its processes before, which may have been many.
 
-    Asking: `reads`, `writes`, `rulings`, `wait_for`, `read_slowly`. Life: `started`, `busy`,
-    `used_at`, `put_away`, `end`.
+    shared_until: before then another gateway may ask it.
     """
 
     def __init__(
-        self, board: str, directory: Directory, limits: LaneLimits, restarts: Restarts
+        self,
+        board: str,
+        directory: Directory,
+        limits: LaneLimits,
+        restarts: Restarts,
+        metrics: Metrics | None = None,
     ) -> None:
+        super().__init__(limits, metrics)
         self.board = board
-        self.used_at = time.monotonic()
-        self.reads = Lane(self._sender("read"), limits)
-        self.writes = Lane(self._sender("write"), limits, changes=True)
-        # Of their own: a ruling may read much of the log before it takes its turn.
-        self.rulings = Lane(self._sender("write"), limits, changes=True)
+        self.shared_until = 0.0
         self._directory = directory
         self._restarts = restarts
         self._actor: Any = None
+        self._calls: Calls | None = None
+        self._reachable = asyncio.Event()  # or there is no process
         self._settled = asyncio.Event()
         self._life = asyncio.create_task(self._live())
 
     async def started(self) -> None:
         """Return when the board has been opened, has said why it cannot be, or is held back."""
         await self._settled.wait()
-
-    @property
-    def busy(self) -> bool:
-        """Whether any request waits for this board."""
-        return self.reads.busy or self.writes.busy or self.rulings.busy
 
     # Life
 
@@ -69,9 +71,10 @@ class ActiveBoard:
                     self._settled.set()
                     await asyncio.sleep(self._restarts.wait_seconds)
                 self._restarts.started()
+                self._reachable.clear()
                 self._actor = actor = self._directory.start(self.board)
                 reason = await self._watch(actor)
-                self._actor = None
+                self._lose()
                 self._directory.stop(actor)  # one that only cannot be reached may live on
                 self._restarts.ended()
                 wait_seconds = self._restarts.wait_seconds
@@ -88,8 +91,12 @@ class ActiveBoard:
     async def _watch(self, actor: Any) -> str:
         """Have the process open its board, say what came of it, and return why it ended."""
         try:
+            self._calls = await self._directory.reach(actor)
+            self._reachable.set()
             await self._open(actor)
             await actor.wait_for_end.remote()
+        except BoardLostError as error:
+            return self._directory.last_words(self.board) or str(error)
         except ray.exceptions.RayTaskError as error:
             return f"a mistake of the program: {error}"
         except ray.exceptions.RayError as error:
@@ -109,14 +116,21 @@ class ActiveBoard:
             if failure:
                 await asyncio.sleep(max(report.retry_after_seconds, OPEN_AGAIN_SECONDS_MIN))
 
+    def _lose(self) -> None:
+        """Let go of the process: nothing is sent from now on."""
+        if self._calls is not None:
+            self._calls.close()
+        self._actor = self._calls = None
+        self._reachable.set()
+
     async def put_away(self, snapshot_seconds: float, seconds: float) -> None:
         """Have the process finish, within `seconds`, and end it."""
         try:
             async with asyncio.timeout(seconds):
-                await self._call("close", snapshot_seconds)
+                await self.call("close", encode(snapshot_seconds))
         except (TimeoutError, BoardLostError):
             _LOG.warning("board %s did not finish in time; it will recover", self.board)
-        except ray.exceptions.RayTaskError as error:
+        except CallFailedError as error:
             _LOG.error("board %s did not finish in order; it will recover: %s", self.board, error)
         except Refusal:
             pass  # no process is up: there is nothing to finish
@@ -124,40 +138,24 @@ class ActiveBoard:
 
     async def end(self, reason: Refusal) -> None:
         """End the process without grace and refuse whoever waits."""
-        await self.reads.stop(reason)
-        await self.writes.stop(reason)
-        await self.rulings.stop(reason)
+        await self.stop(reason)
         self._life.cancel()
         await asyncio.gather(self._life, return_exceptions=True)
         if self._actor is not None:
             self._directory.stop(self._actor)
-            self._actor = None
+            if self._calls is not None:
+                # Other gateways' connections end with it: what it was asked for is over for all.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._calls.ended.wait(), END_SECONDS_MAX)
+            self._lose()
 
-    # Asking
-
-    def _sender(self, method: str) -> Send:
-        async def send(payload: bytes) -> bytes:
-            self.used_at = time.monotonic()
-            answer: bytes = await self._call(method, payload)
-            return answer
-
-        return send
-
-    async def _call(self, method: str, *arguments: Any) -> Any:
-        """Call the process.
-
-        Errors: BoardLostError where it ended before it answered; Refusal board_unavailable where
-        none is up: nothing was sent.
-        """
-        actor = self._actor
-        if actor is None:
-            raise self._held_back()
-        try:
-            return await getattr(actor, method).remote(*arguments)
-        except ray.exceptions.RayTaskError:
-            raise
-        except ray.exceptions.RayError as error:
-            raise BoardLostError(str(error)) from error
+    async def reach(self) -> Calls:
+        """Return the connection to the process, once there is one."""
+        while self._calls is None:
+            if self._actor is None:
+                raise self._held_back()
+            await self._reachable.wait()
+        return self._calls
 
     def _held_back(self) -> Refusal:
         return Refusal(
@@ -166,23 +164,6 @@ class ActiveBoard:
             " back for a while; the node's log says why it ended",
             retry_after_seconds=max(math.ceil(self._restarts.wait_seconds), 1),
         )
-
-    async def wait_for(self, sequence: int, seconds: float) -> None:
-        """Return when the board has reached `sequence`, or after `seconds`."""
-        self.used_at = time.monotonic()
-        try:
-            await self._call("wait_for", sequence, seconds)
-        except BoardLostError:
-            return
-
-    async def read_slowly(self, ask: Ask) -> bytes:
-        """Have an answer made that must be fetched from disk first. Errors: Refusal."""
-        self.used_at = time.monotonic()
-        try:
-            replies = decode_replies(await self._call("read_slowly", encode([ask])))
-        except BoardLostError:
-            raise Refusal("board_unavailable", "the board is being brought up again") from None
-        return replies[0].unwrap()
 
 
 def _without_words(error: ray.exceptions.RayError) -> str:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from actors.calls import Answer, BoardLostError
 from actors.errors import Refusal
 from actors.questions import (
     Around,
@@ -31,14 +32,10 @@ from actors.questions import (
     decode_replies,
     encode,
 )
-from persistence.errors import RanknodeError
+from node.metrics import Metrics
 
 RETRY_SECONDS = 0.05
 RETRY_SECONDS_MAX = 1.0
-
-
-class BoardLostError(RanknodeError):
-    """Raised when a call got no answer: the board's process died, it may or may not have acted."""
 
 
 class LaneLimits(NamedTuple):
@@ -53,13 +50,23 @@ class LaneLimits(NamedTuple):
     call_entries_max: int
 
 
+class Answered(NamedTuple):
+    """A body ready to send, and a sequence of its board that it is no older than."""
+
+    body: bytes
+    sequence: int
+
+
 class _Item(NamedTuple):
     encoded: bytes
     entries: int
-    reply: asyncio.Future[Reply]
+    reply: asyncio.Future[tuple[Reply, int]]
 
 
-Send = Callable[[bytes], Awaitable[bytes]]
+Send = Callable[[bytes], Awaitable[Answer]]
+
+
+_PAGED = (Top, Range, Periods, Disputes, LogQuestion)
 
 
 def _entries(question: Question) -> int:
@@ -68,8 +75,7 @@ def _entries(question: Question) -> int:
         return question.above + 1 + question.below
     if isinstance(question, Lookup):
         return len(question.members)
-    paged = Top | Range | Periods | Disputes | LogQuestion
-    return question.limit if isinstance(question, paged) else 1
+    return question.limit if isinstance(question, _PAGED) else 1
 
 
 def _as_list(items: Sequence[_Item]) -> bytes:
@@ -80,16 +86,30 @@ def _as_list(items: Sequence[_Item]) -> bytes:
 class Lane:
     """One queue to one board. calls and asked count what was sent, for whoever watches batches.
 
+    sequence: the highest of the board's that any answer has told of.
+
     send: raises BoardLostError where a call got no answer, Refusal where nothing was sent.
-    changes: whether asks change the board, so that the outcome of a lost one is unknown.
+    changes: whether asks change the board, so that the outcome of a lost one is unknown. name:
+    under which `metrics` counts calls.
     """
 
-    def __init__(self, send: Send, limits: LaneLimits, *, changes: bool = False) -> None:
+    def __init__(
+        self,
+        send: Send,
+        limits: LaneLimits,
+        *,
+        changes: bool = False,
+        name: str = "read",
+        metrics: Metrics | None = None,
+    ) -> None:
         self.calls = 0
         self.asked = 0
+        self.sequence = 0
         self._send = send
         self._limits = limits
         self._changes = changes
+        self._name = name
+        self._metrics = metrics if metrics is not None else Metrics()
         self._queue: deque[_Item] = deque()
         self._queued_bytes = 0
         self._in_flight: list[_Item] = []
@@ -100,7 +120,7 @@ class Lane:
         """Whether anything waits or is in flight."""
         return self._sending is not None and not self._sending.done()
 
-    async def ask(self, ask: Ask) -> bytes:
+    async def ask(self, ask: Ask) -> Answered:
         """Send one ask with the next call and return its answer.
 
         Errors: Refusal, the board's own, `overloaded` where the queue is full, `outcome_unknown`
@@ -120,8 +140,8 @@ class Lane:
         self.asked += 1
         if not self.busy:
             self._sending = asyncio.create_task(self._send_queued())
-        reply = await item.reply
-        return reply.unwrap()
+        reply, sequence = await item.reply
+        return Answered(reply.unwrap(), sequence)
 
     def _take(self) -> list[_Item]:
         """Take the next call's items; what was given up meanwhile is dropped unsent."""
@@ -153,15 +173,19 @@ class Lane:
         lost = False
         while items := [item for item in self._in_flight if not item.reply.done()]:
             self.calls += 1
+            self._metrics.call_sent(self._name, len(items))
             try:
-                replies = decode_replies(await self._send(_as_list(items)))
+                answer = await self._send(_as_list(items))
             except Refusal as refusal:
                 raise self._of_sent(refusal) if lost else refusal from None
             except BoardLostError:
                 lost = True
+                self._metrics.call_lost(self._name)
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(2 * wait_seconds, RETRY_SECONDS_MAX)
                 continue
+            self.sequence = max(self.sequence, answer.until)
+            replies = decode_replies(answer.payload)
             # Paired before the first is given out: of a wrong number no reply is anyone's.
             for item, reply in list(zip(items, replies, strict=True)):
                 if item.reply.done():
@@ -170,7 +194,7 @@ class Lane:
                     refused = Refusal(reply.code, reply.detail, **reply.extra)
                     item.reply.set_exception(self._of_sent(refused))
                 else:
-                    item.reply.set_result(reply)
+                    item.reply.set_result((reply, answer.since))
 
     def _of_sent(self, refusal: Refusal) -> Refusal:
         """Make the refusal of what was sent before: a change may have been applied then."""

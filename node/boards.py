@@ -15,7 +15,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakValueDictionary
@@ -23,7 +23,6 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from actors.board import Board
-from actors.board_actor import NOT_AT_HAND
 from actors.definition import Definition, parse_definition
 from actors.directory import Directory
 from actors.errors import Refusal
@@ -31,16 +30,15 @@ from actors.exact import format_time
 from actors.listing import Listing
 from actors.queries import describe
 from actors.questions import (
-    Ask,
-    Change,
     Describe,
-    Question,
-    Submit,
-    Verdict,
 )
 from node.active_board import ActiveBoard
 from node.board_client import LaneLimits
+from node.board_requests import BoardRequests
 from node.config import Config
+from node.hub_types import Place
+from node.keys import covers
+from node.metrics import BoardFigures, GatewayFigures, Metrics, gather_measures
 from node.passive_closings import PassiveClosings
 from node.restarts import Restarts
 from persistence.errors import CommitFailedError, StorageFullError
@@ -49,21 +47,37 @@ _LOG = logging.getLogger("ranknode")
 _ENCODE = (msgspec.json.Encoder().encode, msgspec.msgpack.Encoder().encode)
 
 IDLE_CHECKS_PER_PERIOD = 10
-WAITING_READS_MAX = 1_024
+SHARED_SHARE = 1.2  # of a request's time; another gateway asks again well before the rest is over
 START_SHARE = 0.8  # of a request's time; the rest is for the request itself
+LIMITS = (  # what figures of the node are held against
+    "boards_active_max",
+    "bodies_bytes_max",
+    "connections_max",
+    "queue_items_max",
+    "requests_max",
+    "reserved_free_bytes",
+    "snapshot_events",
+)
 
 
-class NodeBoards:
-    """All boards of a node, as the handlers ask for them."""
+class NodeBoards(BoardRequests):
+    """All boards of a node, as the handlers ask for them.
 
-    def __init__(self, config: Config, directory: Directory) -> None:
+    gateways: what other gateways of the node told of themselves last, by their names.
+    """
+
+    def __init__(
+        self, config: Config, directory: Directory, metrics: Metrics | None = None
+    ) -> None:
+        super().__init__(config.min_sequence_wait_seconds)
         self.ready = False
+        self.gateways: dict[str, GatewayFigures] = {}
         self._config = config
+        self._metrics = metrics if metrics is not None else Metrics()
         self._directory = directory
         self._active: dict[str, ActiveBoard] = {}
         self._restarts: dict[str, Restarts] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._waiting_reads = 0
         self._starting = asyncio.Semaphore(os.cpu_count() or 1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._limits = LaneLimits(
@@ -95,36 +109,24 @@ class NodeBoards:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # Requests
+    def link(self, board: str) -> ActiveBoard | None:
+        """Return a board that is in memory."""
+        return self._active.get(board)
 
-    async def ask(self, board: str, question: Question, min_sequence: int | None) -> bytes:
-        """Answer a question, once the board has reached `min_sequence`. Errors: Refusal."""
-        ask = Ask(min_sequence or 0, question)  # type: ignore[arg-type]
-        try:
-            return await (await self._ready(board)).reads.ask(ask)
-        except Refusal as refusal:
-            if refusal.code not in ("not_yet", NOT_AT_HAND):
-                raise
-            if self._waiting_reads >= WAITING_READS_MAX:
-                raise Refusal("overloaded", "too many reads wait for this node") from None
-            slow = refusal.code == NOT_AT_HAND
-        self._waiting_reads += 1
-        try:
-            active = await self._ready(board)
-            if not slow:
-                await active.wait_for(ask.min_sequence, self._config.min_sequence_wait_seconds)
-            return await (await self._ready(board)).read_slowly(ask)
-        finally:
-            self._waiting_reads -= 1
+    async def changed(self, board: str) -> None:
+        """Learn what a change has made of a board's definition."""
+        await asyncio.to_thread(self._directory.refresh, board)
 
-    async def submit(self, board: str, question: Submit | Change | Verdict) -> bytes:
-        """Change a board; what it answers is on disk. Errors: Refusal."""
-        active = await self._ready(board)
-        lane = active.rulings if isinstance(question, Verdict) else active.writes
-        body = await lane.ask(Ask(0, question))  # type: ignore[arg-type]
-        if isinstance(question, Change):
-            await asyncio.to_thread(self._directory.refresh, board)
-        return body
+    async def locate(self, board: str) -> Place:
+        """Bring a board up for another gateway; returns where its process can be called.
+
+        It is not put away for as long as a request may take. Errors: Refusal.
+        """
+        active = await self.ready_link(board)
+        active.used_at = time.monotonic()
+        active.shared_until = active.used_at + SHARED_SHARE * self._config.request_seconds_max
+        path = (await active.reach()).path
+        return Place(path, self._directory.listing(board).created_at_us)
 
     async def create(
         self, board: str, definition: bytes, *, definition_packed: bool, packed: bool, now_us: int
@@ -161,22 +163,23 @@ class NodeBoards:
             return None
 
     async def list(
-        self, limit: int, after: str | None, covers: Callable[[str], bool], *, packed: bool
+        self, limit: int, after: str | None, patterns: tuple[str, ...], *, packed: bool
     ) -> bytes:
-        """Answer a page of the boards whose ids are covered, in order of their ids.
+        """Answer a page of the boards whose ids a pattern matches, in order of their ids.
 
         Complexity: O(boards).
         """
-        ids = sorted(filter(covers, self._directory.listings))
+        ids = sorted(each for each in self._directory.listings if covers(patterns, each))
         start = 0 if after is None else bisect.bisect_right(ids, _read_board_cursor(after))
         page = ids[start : start + limit]
         following = _write_board_cursor(page[-1]) if ids[start + limit :] else None
         boards = [_listed(self._directory.listings[board], packed) for board in page]
         return _ENCODE[packed]({"boards": boards, "next": following})
 
-    def ids(self, covers: Callable[[str], bool]) -> Sequence[str]:
-        """List the ids of all boards on disk that are covered, in order."""
-        return sorted(filter(covers, {*self._directory.listings, *self._directory.damaged}))
+    async def ids(self, patterns: tuple[str, ...]) -> Sequence[str]:
+        """List the ids of all boards on disk that a pattern matches, in order."""
+        known = {*self._directory.listings, *self._directory.damaged}
+        return sorted(each for each in known if covers(patterns, each))
 
     async def delete(self, board: str) -> None:
         """Remove a board, durably; its space is freed soon after. Errors: Refusal."""
@@ -199,6 +202,23 @@ class NodeBoards:
         except OSError as error:
             _LOG.error("what was deleted is removed at the next start: %s", error)
 
+    async def measure(self) -> BoardFigures:
+        """Tell what the boards and their processes count, of what answers in time."""
+        active = dict(self._active)
+        measures = await gather_measures({board: each.measure for board, each in active.items()})
+        restarts = {board: self._restarts[board] for board in active if board in self._restarts}
+        directory = self._directory
+        return BoardFigures(
+            on_disk=len({*directory.listings, *directory.damaged}),
+            damaged=len(directory.damaged),
+            held_back=sum(each.wait_seconds > 0 for each in restarts.values()),
+            measures=measures,
+            process_ends={board: each.ends_in_all for board, each in restarts.items()},
+            disk_free_bytes=await asyncio.to_thread(directory.free_bytes),
+            limits={name: getattr(self._config, name) for name in LIMITS},
+            gateways=self.gateways,
+        )
+
     # Life
 
     def _lock(self, board: str) -> asyncio.Lock:
@@ -208,7 +228,7 @@ class NodeBoards:
             lock = self._locks[board] = asyncio.Lock()
         return lock
 
-    async def _ready(self, board: str) -> ActiveBoard:
+    async def ready_link(self, board: str) -> ActiveBoard:
         """Return a board that is up; nothing may be awaited between this and using it.
 
         Errors: Refusal, board_unavailable where it is not up in time: nothing was sent then.
@@ -236,7 +256,9 @@ class NodeBoards:
                     await self._make_room()
                     # A board that keeps failing stays held back, put away meanwhile or not.
                     restarts = self._restarts.setdefault(board, Restarts())
-                    active = ActiveBoard(board, self._directory, self._limits, restarts)
+                    active = ActiveBoard(
+                        board, self._directory, self._limits, restarts, self._metrics
+                    )
                     self._active[board] = active
                     await active.started()
             return active
@@ -257,7 +279,12 @@ class NodeBoards:
     async def _make_room(self) -> None:
         """Put the board away that was used least recently. Errors: Refusal where all are busy."""
         while len(self._active) >= self._config.boards_active_max:
-            idle = [active for active in self._active.values() if not active.busy]
+            now = time.monotonic()
+            idle = [
+                active
+                for active in self._active.values()
+                if not active.busy and active.shared_until < now
+            ]
             if not idle:
                 raise Refusal("overloaded", "as many boards as fit into memory are busy")
             await self._put_away(min(idle, key=lambda active: active.used_at))

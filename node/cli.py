@@ -105,12 +105,20 @@ _key = click.option(
     type=click.Path(path_type=Path),
     help="Settings in TOML; RANKNODE_… in the environment and options here override it.",
 )
+@click.option(
+    "--gateways", type=int, help="Processes that share the port, for machines with more cores. [1]"
+)
 @click.option("--samples", is_flag=True, help="Load two boards of Formula 1 results to try.")
 def serve(
-    data: str | None, host: str | None, port: int | None, config_file: Path | None, samples: bool
+    data: str | None,
+    host: str | None,
+    port: int | None,
+    config_file: Path | None,
+    gateways: int | None,
+    samples: bool,
 ) -> None:
     """Serve boards over HTTP until told to stop."""
-    options = {"data_directory": data, "host": host, "port": port}
+    options = {"data_directory": data, "host": host, "port": port, "gateways": gateways}
     config = load(config_file, os.environ, options)
     from node import runtime  # noqa: PLC0415  (loads Ray: seconds)
 

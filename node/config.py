@@ -63,6 +63,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     linger_seconds: how long the rest of a refused body is read, so that the refusal is seen.
     drain_seconds: how long a stopping node waits for the requests under way.
     connections_max: at once; each may hold about 100 KiB, of a head and a little read ahead.
+    gateways: processes that share the port, for machines with more cores; the bounds and rates
+    above and below are each one's own.
 
     Keys
     key_requests_per_second, key_requests_burst: of one key that has no rate of its own. A client's
@@ -108,6 +110,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     linger_seconds: Annotated[float, Meta(ge=0, le=60)] = 2.0
     drain_seconds: Annotated[float, Meta(ge=0, le=3600)] = 2.5
     connections_max: Count = 12_000
+    gateways: Annotated[int, Meta(ge=1, le=64)] = 1
 
     key_requests_per_second: Rate = 10_000.0
     key_requests_burst: Count = 10_000

@@ -8,32 +8,39 @@ parameters, form and size of the body, the body, the board.
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, cast
 
 from aiohttp import web
 from aiohttp.http import HttpVersion10, HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
+from multidict import CIMultiDictProxy
 
 from actors.errors import Refusal
 from node import negotiation, problems
-from node.access import Access, Admitted, Head
+from node.access import ANYONE, NOBODY, Access, Caller, Head
 from node.config import Config
+from node.deadlines import Deadlines
+from node.exchange import PACED, CheckedExchange, Serving
+from node.exposition import Exposition
 from node.handlers import Call, Context
+from node.head_parser import head_too_large
 from node.hosts import Hosts
 from node.keys import Scope
 from node.load import LaneName, Load, Share
+from node.metrics import Metrics
 from node.openapi import document
 from node.parameters import read_query
-from node.protocol import (
+from node.protocol import Connection, Server
+from node.refusals import Refusals
+from node.responses import (
     REQUEST_ID,
-    Connection,
-    Server,
-    head_too_large,
     new_request_id,
+    raw_answer,
     raw_problem,
     respond,
     respond_problem,
@@ -46,6 +53,7 @@ from node.service import Boards
 _REQUEST_ID = re.compile("[ -~]{1,128}")
 _VERSIONS = (HttpVersion10, HttpVersion11)
 _BACKLOG = 1024  # connections the kernel keeps while the loop is busy
+QUERIES_KEPT = 1_024  # query strings as they were read, some hundred bytes each
 BOARD_SHARE = 0.9  # of a request's time, for one of several boards; the rest is for the answer
 HEADER_FRAME_BYTES = 4  # of a header besides its name and value: the colon, a space, the line's end
 
@@ -53,6 +61,18 @@ HEADER_FRAME_BYTES = 4  # of a header besides its name and value: the colon, a s
 def now_us() -> int:
     """Return the time in microseconds since the epoch."""
     return time.time_ns() // 1000
+
+
+class _Checked(NamedTuple):
+    """A request of which everything but the body has been checked. lane: None takes no place."""
+
+    route: Route
+    lane: LaneName | None
+    path: dict[str, Any]
+    query: dict[str, Any]
+    packed: bool
+    caller: Caller
+    body_packed: bool
 
 
 class Gateway:
@@ -67,15 +87,25 @@ class Gateway:
         config: Config,
         access: Access,
         clock_us: Callable[[], int] = now_us,
+        metrics: Metrics | None = None,
     ) -> None:
         self._config = config
         self._access = access
         self._clock_us = clock_us
         self._router = Router(ROUTES)
+        # What players' apps ask has few forms, apart from whom it is about.
+        self._read_query = functools.lru_cache(QUERIES_KEPT)(_query_reader(ROUTES))
         board_seconds_max = BOARD_SHARE * config.request_seconds_max
-        self._context = Context(boards, document(), board_seconds_max)
+        self._metrics = metrics if metrics is not None else Metrics()
+        self._context = Context(boards, document(), board_seconds_max, Exposition(self._metrics))
         self._hosts = Hosts(config.hosts_allowed)
         self._load = Load(config.requests_max, config.queue_items_max, config.bodies_bytes_max)
+        self._serving = Serving(
+            self._context,
+            Deadlines(config.request_seconds_max),
+            Refusals(),
+            self._metrics,
+        )
         self._runner: web.ServerRunner | None = None
         self.port = config.port
 
@@ -87,10 +117,19 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen."""
-        server = Server(self._handle, self._admit, self._config)
+        server = Server(
+            self._handle, self._begin, self._config, self._serving.refusals, self._metrics.refused
+        )
+        self._metrics.watch(self._load, lambda: len(server.connections), server.slow_readers)
         self._runner = web.ServerRunner(server, shutdown_timeout=self._config.drain_seconds)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._config.host, self._config.port, backlog=_BACKLOG)
+        site = web.TCPSite(
+            self._runner,
+            self._config.host,
+            self._config.port,
+            backlog=_BACKLOG,
+            reuse_port=self._config.gateways > 1,
+        )
         try:
             await site.start()
         except OSError:
@@ -105,72 +144,74 @@ class Gateway:
             self._runner = None
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        now = self._clock_us()
+        """Answer a request in aiohttp's own way: one whose body is still to come, and rare ones."""
+        now, begun = self._clock_us(), time.monotonic()
         request_id = _request_id(request.headers)
-        changes = False
-        connection = cast("Connection", request.protocol)
-        admitted = connection.take_admitted() or Admitted(Share(self._load))
-        share = admitted.share
+        checked = None
+        share = Share(self._load)
         try:
             self._check_head(request)
-            path, query = negotiation.split_target(request.raw_path)
-            route, names = self._router.match(request.method, path)
-            call = await self._read(request, route, names, query, now, admitted)
-            if route.scope is not Scope.OPEN:
-                share.enter(_lane(route, names))
-            changes = route.changes
+            head = Head(request.method, request.raw_path, request.headers, request.remote or "")
+            checked = self._check(head, share, now)
+            body = await self._read_body(request, share) if checked.route.body else b""
+            call = self._call(head, checked, body, now)
+            if checked.lane is not None:
+                share.enter(checked.lane)
             async with asyncio.timeout(self._config.request_seconds_max):
-                status, body = await route.handler(self._context, call)
-        except Exception as error:  # noqa: BLE001  (the one place where errors become answers)
+                status, answer = await checked.route.handler(self._context, call)
+        except Exception as error:  # noqa: BLE001  (another place where errors become answers)
+            changes = share.entered and checked is not None and checked.route.changes
             problem = problems.of_exception(error, request_id, changes=changes)
         else:
-            content_type = negotiation.PACKED if call.packed else negotiation.JSON
-            return respond(request_id, status, body, content_type, {})
+            self._metrics.answered(checked.route.name, status, time.monotonic() - begun)
+            content_type = checked.route.content_type(call.packed)
+            return respond(request_id, status, answer, content_type, {})
         finally:
             share.give_back()
-        if problem.status in _PACED:
-            await connection.refusal_turn()
+        self._metrics.refused(problem.code)
+        if checked is not None:
+            elapsed = time.monotonic() - begun
+            self._metrics.answered(checked.route.name, problem.status, elapsed)
+        if problem.status in PACED:
+            await cast("Connection", request.protocol).refusal_turn()
         response = respond_problem(request_id, problem)
         if problem.status in _HANG_UP:
             response.force_close()
         return response
 
-    def _admit(
-        self, message: RawRequestMessage, address: str, crowded: bool
-    ) -> bytes | Admitted | None:
-        """Decide early about a request that is here as a whole: who makes it, and is there room.
+    def _begin(
+        self, message: RawRequestMessage, body: bytes, address: str
+    ) -> CheckedExchange | bytes:
+        """Check a request that is here as a whole, up to its handler.
 
-        Who makes it comes first: nobody else may take a place, or learn that there is none. Returns
-        the answer of one that is refused, at a fraction of what a request costs, since there may be
-        many more of them than could be answered in any other way; who makes it, and its share of
-        the load, of one that is let in; None where the rest of the gateway shall decide.
+        Returns the answer of one that is refused, at a fraction of what a request costs, since
+        there may be many more of them than could be answered in any other way; else what answers
+        it. Who makes it comes first: nobody else may take a place, or learn that there is none.
         """
-        if message.method == "HEAD" or message.version not in _VERSIONS:
-            return None
-        if self._access.trusting and not crowded:
-            return None
-        try:
-            path, _ = negotiation.split_target(message.path)
-            route, names = self._router.match(message.method, path)
-        except Refusal:
-            return None
-        if route.scope is Scope.OPEN:
-            return None
-        head = Head(message.method, message.path, message.headers, address)
+        now, begun = self._clock_us(), time.monotonic()
+        request_id = _request_id(message.headers)
         share = Share(self._load)
         try:
-            self._check_host(message.headers, message.path)
-            caller = self._access.admit(
-                head,
-                route.scope,
-                names.get("board"),
-                self._clock_us(),
-                with_body=bool(route.body),
-            )
-            share.enter(_lane(route, names))
-        except Refusal as refusal:
-            return raw_problem(_request_id(message.headers), refusal)
-        return Admitted(share, caller)
+            head = Head(message.method, message.path, message.headers, address)
+            checked = self._check(head, share, now)
+            if checked.route.body:
+                share.add_body_bytes(len(body))
+            call = self._call(head, checked, body, now)
+            at_once = checked.route.at_once
+            answer = None if at_once is None else at_once(self._context, call)
+            if answer is not None:
+                share.give_back()
+                self._metrics.answered(checked.route.name, answer[0], time.monotonic() - begun)
+                content_type = checked.route.content_type(call.packed)
+                return raw_answer(request_id, *answer, content_type, close=message.should_close)
+            if checked.lane is not None:
+                share.enter(checked.lane)
+        except Exception as error:  # noqa: BLE001  (the last place where errors become answers)
+            share.give_back()
+            problem = problems.of_exception(error, request_id, changes=False)
+            self._metrics.refused(problem.code)
+            return raw_problem(request_id, problem, close=message.should_close)
+        return CheckedExchange(self._serving, checked.route, call, share, request_id, begun)
 
     def _check_head(self, request: web.BaseRequest) -> None:
         """Check what the head as a whole must keep. Errors: Refusal."""
@@ -181,50 +222,51 @@ class Gateway:
             raise head_too_large(self._config)
         if request.version not in _VERSIONS:
             raise Refusal("malformed_request", "Requests are HTTP/1.1 or HTTP/1.0.")
-        self._check_host(request.headers, request.raw_path)
 
-    def _check_host(self, headers: Mapping[str, str], target: str) -> None:
-        """Check, where there are no keys, that this node is who was meant. Errors: Refusal."""
-        if self._access.trusting:
-            self._hosts.check(headers.get("Host"))
-            self._hosts.check(negotiation.read_authority(target))
-
-    async def _read(
-        self,
-        request: web.BaseRequest,
-        route: Route,
-        names: dict[str, str],
-        query: str,
-        now: int,
-        admitted: Admitted,
-    ) -> Call:
-        """Check everything around the body, then read the body."""
-        head = Head(request.method, request.raw_path, request.headers, request.remote or "")
-        share, caller = admitted
-        if caller is None:
-            caller = self._access.admit(
-                head, route.scope, names.get("board"), now, with_body=bool(route.body)
-            )
+    def _check(self, head: Head, share: Share, now: int) -> _Checked:
+        """Check everything around the body. Errors: Refusal."""
+        path, query = negotiation.split_target(head.target)
+        route, names = self._router.match(head.method, path)
+        board = names.get("board")
+        caller = self._access.admit(head, route.scope, board, now, with_body=bool(route.body))
+        lane = None
         if route.scope is not Scope.OPEN:
-            share.check_room(_lane(route, names))
+            lane = LaneName(board or "", route.changes)
+            share.check_room(lane)
             if not self._context.boards.ready:
                 # Before the boards on disk are known, "no such board" could be untrue.
                 raise Refusal("board_unavailable", "The boards on disk are not known yet.")
-        packed = negotiation.wants_packed(_joined(request, "Accept"))
+        if caller is ANYONE or (caller is NOBODY and self._access.trusting):
+            # Where there are no keys, this node must be who was meant.
+            self._hosts.check(head.headers.get("Host"))
+            self._hosts.check(negotiation.read_authority(head.target))
+        packed = not route.media_type and negotiation.wants_packed(_joined(head.headers, "Accept"))
         path_values = read_path(names)
-        query_values: dict[str, Any] = {}
-        if query or route.query:
-            query_values = read_query(negotiation.parse_query(query), route.query)
-        if not route.body:
-            return Call(path_values, query_values, packed, now, caller)
-        if not request.body_exists:
-            raise Refusal("malformed_body", "This call needs a body.")
-        body_packed = negotiation.is_packed(request.headers.get("Content-Type"))
-        if _joined(request, "Content-Encoding").strip().lower() not in ("", "identity"):
-            raise Refusal("unsupported_media_type", "A body is sent without content encoding.")
-        body = await self._read_body(request, share)
-        self._access.check_body(head, caller, body)
-        return Call(path_values, query_values, packed, now, caller, body, body_packed)
+        query_values = self._read_query(route.name, query)
+        body_packed = False
+        if route.body:
+            if not _announces_body(head.headers):
+                raise Refusal("malformed_body", "This call needs a body.")
+            body_packed = negotiation.is_packed(head.headers.get("Content-Type"))
+            if _joined(head.headers, "Content-Encoding").strip().lower() not in ("", "identity"):
+                raise Refusal("unsupported_media_type", "A body is sent without content encoding.")
+        return _Checked(route, lane, path_values, query_values, packed, caller, body_packed)
+
+    def _call(self, head: Head, checked: _Checked, body: bytes, now: int) -> Call:
+        """Make the call of a checked request and its body. Errors: Refusal."""
+        if checked.route.body:
+            if not body:
+                raise Refusal("malformed_body", "This call needs a body.")
+            self._access.check_body(head, checked.caller, body)
+        return Call(
+            checked.path,
+            checked.query,
+            checked.packed,
+            now,
+            checked.caller,
+            body,
+            checked.body_packed,
+        )
 
     async def _read_body(self, request: web.BaseRequest, share: Share) -> bytes:
         """Read the body within its bounds of size and time, and within the node's of memory."""
@@ -248,19 +290,23 @@ class Gateway:
             raise Refusal("request_timeout", detail) from None
         except (RequestPayloadError, HttpProcessingError, ConnectionError) as error:
             raise Refusal("malformed_body", "The body ended early or is badly framed.") from error
-        if not size:
-            raise Refusal("malformed_body", "This call needs a body.")
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 # After these the rest of the body is not worth reading, so the connection cannot be used again.
 _HANG_UP = (408, 413, 431)
-# What callers without a good key can be told, and those who find no place: written a few a turn.
-_PACED = (401, 403, 404, 405, 429, 503)
 
 
-def _lane(route: Route, names: dict[str, str]) -> LaneName:
-    return LaneName(names.get("board", ""), route.changes)
+def _query_reader(routes: Iterable[Route]) -> Callable[[str, str], dict[str, Any]]:
+    """Make what reads the query strings of routes, by their names. Errors: Refusal."""
+    declared = {route.name: route.query for route in routes}
+
+    def read(name: str, query: str) -> dict[str, Any]:
+        if not query and not declared[name]:
+            return {}
+        return read_query(negotiation.parse_query(query), declared[name])
+
+    return read
 
 
 def _request_id(headers: Mapping[str, str]) -> str:
@@ -269,9 +315,16 @@ def _request_id(headers: Mapping[str, str]) -> str:
     return given if _REQUEST_ID.fullmatch(given) else new_request_id()
 
 
-def _joined(request: web.BaseRequest, header: str) -> str:
+def _joined(headers: CIMultiDictProxy[str], name: str) -> str:
     """Return a header that may come several times as if it had come once (RFC 9110, 5.2)."""
-    return ",".join(request.headers.getall(header, ()))
+    if name not in headers:
+        return ""
+    return ",".join(headers.getall(name))
+
+
+def _announces_body(headers: CIMultiDictProxy[str]) -> bool:
+    """Say whether a body follows these headers (RFC 9112, 6.3)."""
+    return "Transfer-Encoding" in headers or headers.get("Content-Length", "0") != "0"
 
 
 async def _continue(request: web.BaseRequest) -> None:

@@ -30,6 +30,7 @@ from actors.questions import (
 from actors.submission import MALFORMED, field_of
 from node import wire
 from node.access import Caller
+from node.exposition import Exposition
 from node.service import Boards
 
 
@@ -37,12 +38,14 @@ class Context(msgspec.Struct, frozen=True):
     """What every handler of a node shares.
 
     document: the OpenAPI document. board_seconds_max: how long one of several boards may take, so
-    that the others' answers leave within the request's time.
+    that the others' answers leave within the request's time. exposition: of what the gateway
+    counts.
     """
 
     boards: Boards
     document: dict[str, Any]
     board_seconds_max: float
+    exposition: Exposition
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -63,9 +66,12 @@ class Call(msgspec.Struct, frozen=True):
     body_packed: bool = False
 
 
+PAST_CACHES = "actor"  # of `read`: only the board's own answer will do
+
 Answer: TypeAlias = tuple[int, bytes]
 BodyT = TypeVar("BodyT")
 Handler: TypeAlias = Callable[[Context, Call], Awaitable[Answer]]
+HandlerAtOnce: TypeAlias = Callable[[Context, Call], Answer | None]
 
 
 def read_body(call: Call, form: type[BodyT]) -> BodyT:
@@ -98,8 +104,8 @@ async def create_board(context: Context, call: Call) -> Answer:
 
 async def list_boards(context: Context, call: Call) -> Answer:
     """List the boards that the caller may ask about, a page at a time."""
-    query, covers = call.query, call.caller.covers
-    body = await context.boards.list(query["limit"], query["after"], covers, packed=call.packed)
+    query, patterns = call.query, call.caller.boards
+    body = await context.boards.list(query["limit"], query["after"], patterns, packed=call.packed)
     return 200, body
 
 
@@ -130,8 +136,23 @@ async def submit_events(context: Context, call: Call) -> Answer:
 async def top(context: Context, call: Call) -> Answer:
     """Answer the entries from the top."""
     query = call.query
-    question = Top(*window_of(call), query["limit"], query["after"])
-    return await ask_board(context, call, question)
+    if query["read"] == PAST_CACHES:
+        return await ask_board(context, call, _top_of(call))
+    min_sequence = query["min_sequence"]
+    return 200, await context.boards.top(call.path["board"], _top_of(call), min_sequence)
+
+
+def kept_top(context: Context, call: Call) -> Answer | None:
+    """Answer as `top` does, from what is at hand; None where the board has to be asked."""
+    query = call.query
+    if query["read"] == PAST_CACHES:
+        return None
+    body = context.boards.kept_top(call.path["board"], _top_of(call), query["min_sequence"])
+    return None if body is None else (200, body)
+
+
+def _top_of(call: Call) -> Top:
+    return Top(*window_of(call), call.query["limit"], call.query["after"])
 
 
 async def member(context: Context, call: Call) -> Answer:
@@ -206,6 +227,12 @@ async def readyz(context: Context, call: Call) -> Answer:
     if not context.boards.ready:
         raise Refusal("board_unavailable", "The boards on disk are not known yet.")
     return 200, encode(wire.Status("ready"), call.packed)
+
+
+async def metrics(context: Context, call: Call) -> Answer:
+    """Answer the node's figures, and those of the boards that the caller may ask about."""
+    figures = (await context.boards.measure()).about(call.caller.covers)
+    return 200, await context.exposition.render(figures)
 
 
 async def openapi(context: Context, call: Call) -> Answer:

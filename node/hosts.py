@@ -34,12 +34,15 @@ class Hosts:
         if host is None:
             return
         name = _name(host)
-        if name not in self._allowed and not is_loopback(name):
+        if name not in self._allowed and not _is_loopback(name):
             raise Refusal(
                 "forbidden",
                 "Without keys this node answers only to the names of its own machine and to those"
                 " in hosts_allowed; the request is for another.",
             )
+
+
+_is_loopback = lru_cache(maxsize=256)(is_loopback)
 
 
 @lru_cache(maxsize=256)

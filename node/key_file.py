@@ -131,22 +131,32 @@ class KeyFile:
         Complexity: one stat, unless the file changed. Errors: KeysUnreadableError.
         """
         try:
-            mark = _mark(os.stat(self._path))
-            if mark != self._mark:
+            found = self._look()
+            if found is None:
+                if self._keys is None and not self._failure:
+                    return None
+                self._fail(None, "it is gone")
+            elif (mark := _mark(found)) != self._mark:
                 self._load(mark)
         except FileNotFoundError:
-            if self._path.is_symlink():
-                self._fail(None, LEADS_NOWHERE)
-            elif self._keys is None and not self._failure:
-                return None
-            else:
-                self._fail(None, "it is gone")
+            self._fail(None, LEADS_NOWHERE)
         except OSError as error:
             # Perhaps it can be read the next time, though nothing about it has changed.
             self._fail(None, error.strerror or type(error).__name__)
         if self._failure:
             raise KeysUnreadableError(self._failure)
         return self._keys
+
+    def _look(self) -> os.stat_result | None:
+        """Look at the file, or where a link in its place leads; None where there is neither.
+
+        Errors: OSError, FileNotFoundError for a link that leads nowhere.
+        """
+        try:
+            found = os.lstat(self._path)
+        except FileNotFoundError:
+            return None
+        return os.stat(self._path) if stat.S_ISLNK(found.st_mode) else found
 
     def _load(self, found: _Mark) -> None:
         """Read what changed. Errors: OSError."""

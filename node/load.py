@@ -8,6 +8,7 @@ to send holds no place, only the bytes it has sent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from actors.errors import Refusal
@@ -57,6 +58,11 @@ class Load:
         if not self._lanes[lane]:
             del self._lanes[lane]
 
+    @property
+    def lanes(self) -> Mapping[LaneName, int]:
+        """How many requests of each lane there are now, of those that have any."""
+        return self._lanes
+
     def add_body_bytes(self, count: int) -> None:
         """Count bytes that have arrived. Errors: Refusal `overloaded`; they are counted even so."""
         self.body_bytes += count
@@ -78,6 +84,11 @@ class Share:
         self._load = load
         self._lane: LaneName | None = None
         self._body_bytes = 0
+
+    @property
+    def entered(self) -> bool:
+        """Whether this is one of the requests being answered."""
+        return self._lane is not None
 
     def enter(self, lane: LaneName) -> None:
         """Become one of the requests being answered, if it is not. Errors: Refusal `overloaded`."""

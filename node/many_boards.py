@@ -233,7 +233,10 @@ async def erase_member(context: Context, call: Call) -> Answer:
     """
     verdict = Erase(*by_caller(call, answer_packed=True), call.path["member"])
     check_member(verdict.member)
-    boards = _named(call) if call.query["boards"] else [*context.boards.ids(call.caller.covers)]
+    if call.query["boards"]:
+        boards = _named(call)
+    else:
+        boards = [*await context.boards.ids(call.caller.boards)]
     random.shuffle(boards)
     ends = asyncio.get_running_loop().time() + context.board_seconds_max
     turns = asyncio.Semaphore(ERASING_AT_ONCE)

@@ -67,6 +67,8 @@ def codes_of(route: Route) -> list[str]:
         codes.add("invalid_field")
     if any(parameter.name == "after" for parameter in route.query):
         codes.add("invalid_cursor")
+    if route.media_type:
+        codes.discard("not_acceptable")
     if route.body:
         codes |= {"malformed_body", "request_timeout", "body_too_large", "unsupported_media_type"}
     return [code for code in problems.TABLE if code in codes]
@@ -195,7 +197,9 @@ def _content(schemas: list[dict[str, Any]], examples: dict[str, Any] | None) -> 
 
 def _good(route: Route, status: int, schemas: list[dict[str, Any]]) -> dict[str, Any]:
     response: dict[str, Any] = {"description": GOOD[status], "headers": _header_refs(status)}
-    if schemas:
+    if route.media_type:
+        response["content"] = {route.media_type: {"schema": schemas[0]}}
+    elif schemas:
         response["content"] = _content(schemas, ANSWER_EXAMPLES.get(route.name))
     return response
 

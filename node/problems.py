@@ -60,11 +60,12 @@ RETRY_AFTER_SECONDS = 1  # what 429 and 503 ask for where the refusal names no t
 
 
 class Problem(NamedTuple):
-    """A problem ready to send: its status, its body and the headers that belong to it."""
+    """A problem ready to send: its status, its body, the headers that belong to it, its code."""
 
     status: int
     body: bytes
     headers: dict[str, str]
+    code: str
 
 
 def problem(refusal: Refusal) -> Problem:
@@ -90,7 +91,7 @@ def problem(refusal: Refusal) -> Problem:
         "detail": refusal.detail,
         "code": refusal.code,
     }
-    return Problem(status, msgspec.json.encode(extra | fields), headers)
+    return Problem(status, msgspec.json.encode(extra | fields), headers, refusal.code)
 
 
 def deadline_passed(*, changes: bool) -> Refusal:

@@ -17,10 +17,13 @@ CALM_SECONDS = 60.0  # at least the longest wait, or a life as long would be hel
 
 
 class Restarts:
-    """The starts and ends of one board's process. ends: those in quick succession so far."""
+    """The starts and ends of one board's process.
+
+    ends: those in quick succession so far; ends_in_all: since the node began.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.ends = 0
+        self.ends = self.ends_in_all = 0
         self._clock = clock
         self._started_at = self._due_at = clock()
 
@@ -39,5 +42,6 @@ class Restarts:
         if now - self._started_at >= CALM_SECONDS:
             self.ends = 0
         self.ends += 1
+        self.ends_in_all += 1
         waits = 0.0 if self.ends == 1 else FIRST_WAIT_SECONDS * 2.0 ** min(self.ends - 2, 32)
         self._due_at = now + min(waits, WAIT_SECONDS_MAX)

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from node.handlers import Handler
+from node.handlers import PAST_CACHES, Handler, HandlerAtOnce
 from node.keys import Scope
+from node.negotiation import JSON, PACKED
 from node.parameters import Choice, Integer, Parameter, Text
 
 READ_CODES = ("board_not_found", "board_unavailable", "not_yet", "overloaded")
@@ -46,7 +47,7 @@ READ = (
         Integer(0),
         "Wait, for a bounded time, until the board's log has reached this sequence.",
     ),
-    Parameter("read", Choice(("actor",)), "`actor` goes past caches and replicas."),
+    Parameter("read", Choice((PAST_CACHES,)), "`actor` goes past caches and replicas."),
 )
 SCORE = Text(128)
 NUMBER = Text(32)
@@ -65,6 +66,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     passed deadline leaves its outcome unknown. body: the types that the request's body may have,
     none where the call takes no body. answers: by good status, the types that the answer may have,
     none for no content. codes: the refusals of this call besides those that its shape implies.
+    at_once: what may answer without waiting for a board.
+    media_type: of a good answer that is text, whatever the client accepts; empty for one of types.
     """
 
     method: Method
@@ -78,6 +81,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     query: tuple[Parameter, ...] = ()
     body: tuple[type, ...] = ()
     codes: tuple[str, ...] = ()
+    at_once: HandlerAtOnce | None = None
+    media_type: str = ""
+
+    def content_type(self, packed: bool) -> str:
+        """Return what a good answer's Content-Type is; packed: MessagePack was asked for."""
+        return self.media_type or (PACKED if packed else JSON)
 
     @property
     def segments(self) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from actors import answers
-from node import handlers, many_boards, wire
+from node import exposition, handlers, many_boards, wire
 from node.keys import Scope
 from node.moderation_routes import MODERATION_ROUTES
 from node.parameters import INTEGER_MAX, Integer, MemberName, Parameter, Text
@@ -103,6 +103,7 @@ ROUTES: tuple[Route, ...] = (
         name="top",
         summary="The entries from the top, a page at a time",
         handler=handlers.top,
+        at_once=handlers.kept_top,
         scope=Scope.READ,
         query=(
             *WINDOW,
@@ -304,6 +305,17 @@ ROUTES: tuple[Route, ...] = (
         scope=Scope.OPEN,
         answers={200: (wire.Status,)},
         codes=("board_unavailable",),
+    ),
+    Route(
+        method="GET",
+        path="/metrics",
+        name="metrics",
+        summary="What the node and its boards in memory count, as text for Prometheus",
+        handler=handlers.metrics,
+        scope=Scope.ADMIN,
+        answers={200: (str,)},
+        codes=("overloaded", "board_unavailable"),
+        media_type=exposition.CONTENT_TYPE,
     ),
     Route(
         method="GET",

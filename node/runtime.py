@@ -25,6 +25,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 import uvloop
 
 from node import descriptors, guard
@@ -32,6 +33,7 @@ from node.access import Access, check_reach
 from node.config import API_KEY, Config
 from node.key_file import NODE_LOCK, KeyFile
 from node.ray_services import RayWatch
+from node.stop_signals import STOP_SIGNALS
 from persistence.errors import RanknodeError
 from persistence.files import PRIVATE_MODE, make_directory
 
@@ -44,7 +46,6 @@ OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; calls are small and never go thr
 RAY_DIRECTORY_PREFIX = "ranknode-"
 RAY_FOLDER = "r"  # Ray opens its directory to everyone, so that stands in one that is not
 RAY_SOCKET_BYTES = 86  # of a socket's path below the directory for temporary files
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _LOG = logging.getLogger("ranknode")
 
@@ -272,7 +273,10 @@ async def _run(
     from actors.directory import Directory  # noqa: PLC0415
     from actors.logged_board import BoardOptions  # noqa: PLC0415
     from node.boards import NodeBoards  # noqa: PLC0415
+    from node.extra_gateways import ExtraGateways  # noqa: PLC0415
     from node.gateway import Gateway  # noqa: PLC0415
+    from node.gateway_hub import GatewayHub  # noqa: PLC0415
+    from node.metrics import Metrics  # noqa: PLC0415
     from persistence.event_log import LogOptions  # noqa: PLC0415
 
     data_directory, ray_directory = directories
@@ -300,10 +304,15 @@ async def _run(
         config.commit_events_max,
         str(ray_directory),
     )
-    boards = NodeBoards(config, Directory(data_directory, options))
-    gateway = Gateway(boards, config, access)
+    metrics = Metrics()
+    boards = NodeBoards(config, Directory(data_directory, options), metrics)
+    gateway = Gateway(boards, config, access, metrics=metrics)
     await gateway.start()
     await boards.start()
+    hub = GatewayHub(boards, str(ray_directory), metrics)
+    await hub.start()
+    shared = msgspec.structs.replace(config, data_directory=str(data_directory), port=gateway.port)
+    extras = ExtraGateways(shared, ray_directory)
     _LOG.info("ready at %s", gateway.url)
     filling = asyncio.create_task(fill(gateway.url)) if fill is not None else None
     await stopping.wait()
@@ -316,7 +325,8 @@ async def _run(
     if filling is not None:
         filling.cancel()
         await asyncio.gather(filling, return_exceptions=True)
-    await gateway.stop()
+    await asyncio.gather(gateway.stop(), extras.stop())
+    await hub.stop()
     await boards.close(PUT_AWAY_SECONDS)
     return exit_code
 

@@ -6,10 +6,11 @@ a deadline around each call, so every method must bear being cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from actors.questions import Change, Question, Submit, Verdict
+from actors.questions import Change, Question, Submit, Top, Verdict
+from node.metrics import BoardFigures
 
 
 class Boards(Protocol):
@@ -28,18 +29,27 @@ class Boards(Protocol):
         """
 
     async def list(
-        self, limit: int, after: str | None, covers: Callable[[str], bool], *, packed: bool
+        self, limit: int, after: str | None, patterns: tuple[str, ...], *, packed: bool
     ) -> bytes:
-        """Answer a page of the boards whose ids are covered, in order of their ids."""
+        """Answer a page of the boards whose ids a pattern matches, in order of their ids."""
 
-    def ids(self, covers: Callable[[str], bool]) -> Sequence[str]:
-        """List the ids of all boards that are covered, also of those that cannot be brought up."""
+    async def measure(self) -> BoardFigures:
+        """Tell what the boards and their processes count, of what answers in time."""
+
+    async def ids(self, patterns: tuple[str, ...]) -> Sequence[str]:
+        """List the ids that a pattern matches, also of boards that cannot be brought up."""
 
     async def delete(self, board: str) -> None:
         """Remove a board and its data, durably."""
 
     async def ask(self, board: str, question: Question, min_sequence: int | None) -> bytes:
         """Answer a question that changes nothing, once the board has reached `min_sequence`."""
+
+    def kept_top(self, board: str, question: Top, min_sequence: int | None) -> bytes | None:
+        """Return the top of a window where it is at hand and right; None where it is not."""
+
+    async def top(self, board: str, question: Top, min_sequence: int | None) -> bytes:
+        """Answer the top of a window, as it was last if the board cannot be reached now."""
 
     async def submit(self, board: str, question: Submit | Change | Verdict) -> bytes:
         """Change a board, durably."""

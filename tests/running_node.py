@@ -156,6 +156,8 @@ class RunningNode:
             connection.close()
         if answer.headers.get_content_type() == "application/msgpack":
             return answer.status, msgpack.unpackb(text)
+        if text and answer.headers.get_content_type() == "text/plain":
+            return answer.status, text.decode()
         return answer.status, json.loads(text) if text else None
 
     def ask(self, path: str) -> Any:

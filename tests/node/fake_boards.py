@@ -20,6 +20,7 @@ from node.access import Access
 from node.config import Config
 from node.gateway import Gateway
 from node.key_file import KeyFile
+from node.metrics import BoardFigures
 
 NOW_US = 1_764_500_000_000_000
 ANSWER = {"answer": 1}
@@ -35,6 +36,7 @@ class FakeBoards:
     def __init__(self) -> None:
         self.ready = True
         self.calls: list[tuple[Any, ...]] = []
+        self.figures = BoardFigures(0, 0, 0, {}, {}, 0, {})
         self.behave: Callable[[], Any] = lambda: None
 
     async def _note(self, *call: Any) -> None:
@@ -50,12 +52,16 @@ class FakeBoards:
         return board == "new", encoded(ANSWER, packed)
 
     async def list(
-        self, limit: int, after: str | None, covers: Callable[[str], bool], *, packed: bool
+        self, limit: int, after: str | None, patterns: tuple[str, ...], *, packed: bool
     ) -> bytes:
         await self._note("list", limit, after, packed)
         return encoded(ANSWER, packed)
 
-    def ids(self, covers: Callable[[str], bool]) -> Sequence[str]:
+    async def measure(self) -> BoardFigures:
+        await self._note("measure")
+        return self.figures
+
+    async def ids(self, patterns: tuple[str, ...]) -> Sequence[str]:
         return []
 
     async def delete(self, board: str) -> None:
@@ -64,6 +70,12 @@ class FakeBoards:
     async def ask(self, board: str, question: Question, min_sequence: int | None) -> bytes:
         await self._note("ask", board, question, min_sequence)
         return encoded(ANSWER, question.packed)
+
+    def kept_top(self, board: str, question: Top, min_sequence: int | None) -> bytes | None:
+        return None
+
+    async def top(self, board: str, question: Top, min_sequence: int | None) -> bytes:
+        return await self.ask(board, question, min_sequence)
 
     async def submit(self, board: str, question: Submit | Change | Verdict) -> bytes:
         await self._note("submit", board, question)

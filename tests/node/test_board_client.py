@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from actors.calls import Answer, BoardLostError
 from actors.errors import Refusal
 from actors.questions import Ask, Describe, Reply, Top, decode_asks, encode
 from node import board_client
-from node.board_client import BoardLostError, Lane, LaneLimits
+from node.board_client import Lane, LaneLimits
 
 WAIT_SECONDS = 20  # for what comes at once; longer means it never does
 LIMITS = LaneLimits(
@@ -51,13 +52,13 @@ class Board:
         """Return when the next call has come."""
         await self._called.acquire()
 
-    async def send(self, payload: bytes) -> bytes:
+    async def send(self, payload: bytes) -> Answer:
         self.payloads.append(payload)
         self._called.release()
         await self._going.wait()
         if self.failures:
             raise self.failures.pop(0)
-        return encode([self._answer(number) for number in numbers(payload)])
+        return Answer(encode([self._answer(number) for number in numbers(payload)]), 7, 9)
 
     def _answer(self, number: int) -> Reply:
         if number in self.refused:
@@ -84,8 +85,12 @@ def run(scenario: Callable[[], Awaitable[Any]]) -> None:
     asyncio.run(bounded())
 
 
+async def body_of(lane: Lane, ask: Ask) -> bytes:
+    return (await lane.ask(ask)).body
+
+
 def asking(lane: Lane, *asked: int) -> list[asyncio.Task[bytes]]:
-    return [asyncio.create_task(lane.ask(ask(number))) for number in asked]
+    return [asyncio.create_task(body_of(lane, ask(number))) for number in asked]
 
 
 async def behind_a_call(
@@ -111,7 +116,7 @@ def test_an_idle_lane_sends_at_once():
         lane = Lane(board.send, LIMITS)
         assert not lane.busy
         for number in range(3):
-            assert await lane.ask(ask(number)) == b"%d" % number
+            assert await body_of(lane, ask(number)) == b"%d" % number
         assert list(map(numbers, board.payloads)) == [[0], [1], [2]]
         assert (lane.calls, lane.asked) == (3, 3)
         await asyncio.sleep(0)
@@ -158,7 +163,7 @@ def test_lanes_do_not_wait_for_each_other():
         write_lane, read_lane = Lane(writes.send, LIMITS), Lane(reads.send, LIMITS)
         first, others = await behind_a_call(write_lane, writes, 3)
         for number in range(5):
-            assert await read_lane.ask(ask(number)) == b"%d" % number
+            assert await body_of(read_lane, ask(number)) == b"%d" % number
         assert not first.done()
         writes.go()
         await asyncio.gather(first, *others)
@@ -181,7 +186,7 @@ def test_a_full_queue_is_overloaded():
         assert caught.value.code == "overloaded"
         board.go()
         assert await asyncio.gather(first, *others) == [b"0", b"1", b"2", b"3", b"4"]
-        assert await lane.ask(ask(9)) == b"9"
+        assert await body_of(lane, ask(9)) == b"9"
 
     run(scenario)
 
@@ -193,11 +198,11 @@ def test_a_call_is_bounded_in_what_it_answers():
         board = Board()
         lane = Lane(board.send, LIMITS._replace(call_entries_max=1_000))
         board.hold()
-        asked = [asyncio.create_task(lane.ask(ask(0)))]
+        asked = [asyncio.create_task(body_of(lane, ask(0)))]
         await board.called()
         for number, limit in enumerate((400, 600, 1, 1_000, 1_001, 1), 1):
             top = Top(False, 0, None, None, limit, None)
-            asked.append(asyncio.create_task(lane.ask(Ask(number, top))))
+            asked.append(asyncio.create_task(body_of(lane, Ask(number, top))))
         await asyncio.sleep(0)
         board.go()
         assert await asyncio.gather(*asked) == [b"%d" % number for number in range(7)]
@@ -297,7 +302,7 @@ def test_a_repetition_waits_longer_each_time(monkeypatch):
         board.failures = [BoardLostError("the process died")] * 8
         monkeypatch.setattr(board_client, "RETRY_SECONDS", 0.05)
         monkeypatch.setattr(board_client.asyncio, "sleep", sleep)
-        assert await Lane(board.send, LIMITS).ask(ask(1)) == b"1"
+        assert await body_of(Lane(board.send, LIMITS), ask(1)) == b"1"
         assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
 
     run(scenario)
@@ -327,7 +332,7 @@ def test_a_lost_call_is_repeated_only_for_those_who_wait():
         while lane.busy:  # noqa: ASYNC110  (the lane tells nobody that it rests)
             await asyncio.sleep(0)
         board.failures.clear()
-        assert await lane.ask(ask(4)) == b"4"
+        assert await body_of(lane, ask(4)) == b"4"
 
     run(scenario)
 
@@ -348,19 +353,19 @@ def test_a_fault_reaches_those_who_wait_and_no_one_else(answer):
         board = Board()
         faulty = True
 
-        async def send(payload: bytes) -> bytes:
+        async def send(payload: bytes) -> Answer:
             if not faulty:
                 return await board.send(payload)
             if answer is None:
                 raise ZeroDivisionError
-            return answer
+            return Answer(answer, 0, 0)
 
         lane = Lane(send, LIMITS)
         found = await asyncio.gather(*asking(lane, 1, 2), return_exceptions=True)
         expected = (ZeroDivisionError, msgspec.DecodeError, ValueError)
         assert all(isinstance(each, expected) for each in found)
         faulty = False
-        assert await lane.ask(ask(3)) == b"3"
+        assert await body_of(lane, ask(3)) == b"3"
 
     run(scenario)
 

@@ -18,6 +18,7 @@ import pytest
 import ray.exceptions
 
 from actors.board_actor import ActorOptions, OpenReport
+from actors.calls import Answer, BoardLostError
 from actors.creation import create_board
 from actors.directory import Directory
 from actors.errors import Refusal
@@ -86,6 +87,24 @@ class Process:
         self._ended.exception()
 
 
+class FakeCalls:
+    """A connection to a process that is none."""
+
+    def __init__(self, process: Process) -> None:
+        self.ended = asyncio.Event()
+        self.ended.set()
+        self._process = process
+
+    async def call(self, method: str, _payload: bytes) -> Answer:
+        try:
+            return Answer(await self._process._call(method), 1, 1)
+        except ray.exceptions.ActorDiedError:
+            raise BoardLostError("it died") from None
+
+    def close(self) -> None:
+        pass
+
+
 class FakeDirectory:
     """Starts processes that are none; `opening` is what the next ones report."""
 
@@ -97,6 +116,9 @@ class FakeDirectory:
     def start(self, _board: str) -> Process:
         self.started.append(Process(*self.opening))
         return self.started[-1]
+
+    async def reach(self, process: Process) -> FakeCalls:
+        return FakeCalls(process)
 
     def stop(self, process: Process) -> None:
         process.stopped = True
@@ -144,13 +166,13 @@ def test_a_process_that_ended_is_followed_unasked(
         directory = FakeDirectory()
         board = active(directory)
         await board.started()
-        assert await board.writes.ask(ASK) == b"answer"
+        assert (await board.writes.ask(ASK)).body == b"answer"
         directory.words = "it ended itself with exit code 74: the disk failed"
         for number in (1, 2, 3):
             directory.started[-1].end()
             await until(lambda n=number: len(directory.started) == n + 1)
             assert directory.started[-2].stopped
-        assert await board.writes.ask(ASK) == b"answer"
+        assert (await board.writes.ask(ASK)).body == b"answer"
         await board.end(Refusal("board_unavailable", "the test is over"))
         assert directory.started[-1].stopped
 

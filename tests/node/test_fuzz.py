@@ -121,7 +121,8 @@ def check(node: RunningNode, request: Request) -> tuple[int, Any]:
         assert answer is None
     else:
         validator.validate(answer)
-    following = answer.get("next") if status == 200 else None
+    paged = status == 200 and isinstance(answer, dict)
+    following = answer.get("next") if paged else None
     if following is not None and "after" not in request.query:
         check_next(node, request, following)
     return status, answer

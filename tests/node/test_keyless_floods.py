@@ -191,7 +191,8 @@ def test_what_is_decided_early_is_decided_alike(tmp_path: Path) -> None:
                 early = await client().ask(request)
                 late = await client().ask(*in_parts(request))
                 where = (route.name, headers)
-                assert (early.status, early.body) == (late.status, late.body), where
+                same_body = early.body == late.body or route.name == "metrics"  # it counts both
+                assert (early.status, same_body) == (late.status, True), where
                 seen[early.status] += 1
 
     run(act, tmp_path, auth_failures_burst=1_000)

@@ -189,7 +189,9 @@ def test_answers_and_logs_keep_secrets(node: RunningNode) -> None:
                 head = data[:200]
                 if status == 0 or (status >= 500 and status not in ALLOWED_FAILURES):
                     found.append((status, head, received[:500]))
-                shown = INSIDES.search(received)
+                # The figures say which versions run here, to those who may see them.
+                figures = route.name == "metrics" and status == 200
+                shown = None if figures else INSIDES.search(received)
                 if shown or any(inside in received for inside in insides):
                     found.append((shown, head, received[:500]))
                 if b"\r\nServer: ranknode\r\n" not in received:

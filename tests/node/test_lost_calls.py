@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from actors.calls import BoardLostError
 from actors.errors import Refusal
 from node import board_client
-from node.board_client import BoardLostError, Lane
+from node.board_client import Lane
 from tests.node.test_board_client import LIMITS, Board, ask, asking, behind_a_call, run
 
 

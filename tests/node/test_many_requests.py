@@ -150,8 +150,7 @@ def test_who_leaves_at_once_keeps_no_place() -> None:
         connection.data_received(HEAD)
         assert load(gateway).requests == 1
         connection.connection_lost(None)
-        assert load(gateway).requests == 0
-        await asyncio.sleep(0)
+        await until(lambda: load(gateway).requests == 0, "its place is given back")
 
     boards = FakeBoards()
     run(act, boards, requests_max=1)
