@@ -10,17 +10,10 @@ node that is not as quick as when idle within RECOVERY_SECONDS_MAX.
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import math
-import multiprocessing
-import os
 import resource
-import signal
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,17 +23,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import uvloop
-
+from loadtest.client_process import ClientProcess
 from loadtest.http_clients import MakeRequest, Outcome, Request, closed_loop, open_loop
+from loadtest.nodes import Node, running_node
+from loadtest.process_memory import private_bytes
 
 BOARD = "overload"
 MEMBERS = 10_000
 READS_PER_WRITE = 4
 BATCH_EVENTS = 5_000  # the most that one request may hold
 ALLOWED = {200, 429, 503}
-READY_SECONDS_MAX = 60.0
-DRIVER_SECONDS_MAX = 60.0  # for a driver besides what it was asked to last
 RECOVERY_SECONDS_MAX = 10.0
 RECOVERY_ANSWERS = 5  # so many in a row must be quick
 IDLE_ANSWERS = 100
@@ -87,76 +79,6 @@ class Report(NamedTuple):
     missing: int
 
 
-class Node:
-    """A node of our own, in a session of its own."""
-
-    def __init__(self, directory: Path, settings: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
-        self.log = directory / "log"
-        config = directory / "ranknode.toml"
-        config.write_text(settings)
-        command = [str(Path(sys.executable).with_name("ranknode")), "serve"]
-        command += ["--config", str(config), "--data", str(directory / "data")]
-        command += ["--port", str(self.port)]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Ask once, on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-        finally:
-            connection.close()
-
-    def await_ready(self) -> None:
-        """Return when it answers. Errors: SystemExit with its log."""
-        deadline = time.monotonic() + READY_SECONDS_MAX
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                if self.call("GET", "/readyz")[0] == 200:
-                    return
-            except OSError:
-                time.sleep(0.1)
-        raise SystemExit(f"the node did not start:\n{self.log.read_text()}")
-
-    def board_process(self) -> int:
-        """Find the process of the one board."""
-        for entry in os.listdir("/proc"):
-            if entry.isdigit():
-                try:
-                    command = Path(f"/proc/{entry}/cmdline").read_bytes()
-                    session = os.getsid(int(entry))
-                except OSError:
-                    continue
-                if session == self.process.pid and command.startswith(b"ray::BoardActor"):
-                    return int(entry)
-        raise SystemExit("the board has no process")
-
-    def stop(self) -> None:
-        """Stop in order, and make sure."""
-        self.process.terminate()
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-
-
-def _private_mib(process: int) -> float:
-    """Memory of a process alone; pages of the log that it maps are the kernel's to take back."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    (resident,) = [line for line in lines if line.startswith("RssAnon:")]
-    return int(resident.split()[1]) / 1024
-
-
 class Memory:
     """The memory of some processes while something happens: `with memory.watched(): ...`."""
 
@@ -166,7 +88,7 @@ class Memory:
 
     def now(self) -> list[float]:
         """Measure once, in MiB."""
-        return [_private_mib(process) for process in self._processes]
+        return [private_bytes(process) / 2**20 for process in self._processes]
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -240,24 +162,10 @@ class Drive(NamedTuple):
         return await open_loop(self.port, self.clients, self.seconds, self.rate, make)
 
 
-def _be_clients(pipe: Any, drive: Drive) -> None:
-    pipe.send(uvloop.run(drive.run()))
-
-
 def _driven(drive: Drive) -> Outcome:
     """Have clients do something in a process of their own."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    clients = context.Process(target=_be_clients, args=(theirs, drive))
-    clients.start()
-    try:
-        if not ours.poll(drive.seconds + DRIVER_SECONDS_MAX):
-            raise SystemExit("the clients did not end")
-        outcome: Outcome = ours.recv()
-        return outcome
-    finally:
-        clients.kill()
-        clients.join()
+    with ClientProcess() as clients:
+        return clients.run(drive.run, drive.seconds)
 
 
 def _seed(node: Node) -> None:
@@ -316,13 +224,14 @@ def _cuts(seconds: list[float]) -> list[float]:
 
 def measure(directory: Path, plan: Plan, settings: str = "") -> Report:
     """Overload a node below `directory` with `settings` in TOML as its configuration."""
-    node = Node(directory, settings)
-    try:
-        node.await_ready()
+    config = directory / "ranknode.toml"
+    config.write_text(settings)
+    with running_node(directory / "data", "--config", str(config)) as node:
         _seed(node)
         idle = [_answer_seconds(node, 0) for _ in range(IDLE_ANSWERS)]
         idle_seconds = statistics.median(seconds for seconds in idle if seconds is not None)
-        memory = Memory([node.process.pid, node.board_process()])
+        (board,) = node.processes("ray::BoardActor")
+        memory = Memory([node.pid, board])
         before = memory.now()
         with memory.watched():
             drive = Drive(node.port, plan.capacity_clients, plan.capacity_seconds, MEMBERS)
@@ -336,8 +245,6 @@ def measure(directory: Path, plan: Plan, settings: str = "") -> Report:
             recovery_seconds = _recovered_after(node, quick_seconds)
         after = memory.now()
         missing = _missing(node, found.acknowledged + outcome.acknowledged)
-    finally:
-        node.stop()
     cuts = _cuts(outcome.seconds)
     node_mib, board_mib = zip(before, memory.peaks, after, strict=True)
     return Report(
