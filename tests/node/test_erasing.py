@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,8 +30,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 def on_disk(data: Path) -> list[str]:
     """Name the files of a data directory that hold the name."""
-    files = [path for path in data.rglob("*") if path.is_file()]
-    return [str(path) for path in files if NAME.encode() in path.read_bytes()]
+    found = []
+    for path in data.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a log that another has taken the place of
+            if path.is_file() and NAME.encode() in path.read_bytes():
+                found.append(str(path))
+    return found
 
 
 def wait_until_gone(board: Board) -> None:
