@@ -5,10 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8080
 SEEDS ?= 20
+PROFILE ?= steady
+FACTOR ?= 0.2
+SECONDS ?= 60
+PROCESSES ?= 1
 NATIVE := $(wildcard actors/*.pyx actors/*.pxd actors/*.pxi actors/*.h tests/durability/*.c)
 
 .PHONY: help install run test test-durability torture check bench bench-queries endurance
-.PHONY: overload lock clean
+.PHONY: bench-large bench-boards bench-sizes bench-replay
+.PHONY: bench-full bench-structures overload loadtest lock clean
 
 help:
 	@echo "make run      set up, start a node on 127.0.0.1:$(PORT) with two sample boards"
@@ -17,10 +22,17 @@ help:
 	@echo "make torture  the same for SEEDS=$(SEEDS) other runs"
 	@echo "make check    set up, lint, type-check, check import directions and ray_cluster.yaml"
 	@echo "make install  set up $(VENV) with the ranknode command in it"
-	@echo "make bench    time the structures"
+	@echo "make bench    side by side with Redis and a small service before it; ten minutes"
+	@echo "make bench-full  the same, with batches on ten million logged events besides"
+	@echo "make bench-structures  time the structures"
+	@echo "make bench-large  a board of 25 million members; ten minutes, 8 GB of memory and disk"
+	@echo "make bench-boards  two hundred boards on a node that has fifty in memory"
+	@echo "make bench-sizes  a rank and an event on boards of 10 thousand to 10 million members"
+	@echo "make bench-replay  bringing a board up from a snapshot and from its log"
 	@echo "make bench-queries  time queries, histories and erasing on large boards; some minutes"
 	@echo "make endurance  ten million events over a hundred simulated days, with plots"
 	@echo "make overload  three times a node's capacity: what it answers, refuses, holds"
+	@echo "make loadtest  the traffic of PROFILE=$(PROFILE), at FACTOR=$(FACTOR), for SECONDS=$(SECONDS)"
 	@echo "make lock     renew requirements.lock and requirements-dev.lock"
 	@echo "make clean    remove everything that was made"
 
@@ -67,7 +79,25 @@ check: $(VENV)/.dev-requirements
 	$(BIN)/python tools/check_cluster.py ray_cluster.yaml
 
 bench: $(VENV)/.dev-requirements
+	$(BIN)/python -m loadtest.bench
+
+bench-full: $(VENV)/.dev-requirements
+	$(BIN)/python -m loadtest.bench --logged 10000000
+
+bench-structures: $(VENV)/.dev-requirements
 	$(BIN)/python -m loadtest.bench_structures
+
+bench-large: $(VENV)/.dev-requirements
+	$(BIN)/python -m loadtest.bench_boards large
+
+bench-boards: $(VENV)/.dev-requirements
+	$(BIN)/python -m loadtest.bench_boards many
+
+bench-sizes: $(VENV)/.dev-requirements
+	$(BIN)/python -m loadtest.bench_boards sizes
+
+bench-replay: $(VENV)/.dev-requirements
+	$(BIN)/python -m loadtest.bench_boards replay
 
 bench-queries: $(VENV)/.dev-requirements
 	$(BIN)/python -m loadtest.bench_queries
@@ -77,6 +107,10 @@ endurance: $(VENV)/.dev-requirements
 
 overload: $(VENV)/.dev-requirements
 	$(BIN)/python -m loadtest.overload
+
+loadtest: $(VENV)/.dev-requirements
+	$(BIN)/python -m loadtest.run_profile --profile $(PROFILE) --factor $(FACTOR) \
+		--seconds $(SECONDS) --processes $(PROCESSES)
 
 lock: | $(BIN)/python
 	$(BIN)/python -m pip install uv

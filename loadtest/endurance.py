@@ -26,6 +26,7 @@ from actors.definition import parse_definition
 from actors.logged_board import BoardOptions, LoggedBoard
 from actors.questions import Submit
 from actors.submission import parse_submission
+from loadtest.process_memory import private_bytes
 from node.config import Config
 from persistence.event_log import LogOptions
 
@@ -47,13 +48,6 @@ class Day(NamedTuple):
     commit_ms_p99: float
     written_bytes_per_event: float
     recovery_seconds: float
-
-
-def _private_bytes() -> int:
-    """Memory of this process alone; the mapped pages of the log are the kernel's to take back."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (resident,) = [line for line in lines if line.startswith("RssAnon:")]
-    return int(resident.split()[1]) * 1024
 
 
 def _written_bytes() -> int:
@@ -130,7 +124,7 @@ def run(directory: Path, days: int, events: int, members: int) -> list[Day]:
             Day(
                 day + 1,
                 (day + 1) * events,
-                _private_bytes() / 2**20,
+                private_bytes() / 2**20,
                 host.board.nbytes / 2**20,
                 _disk_bytes(path / "log") / 2**20,
                 statistics.median(commits),

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from actors.board import DAY_US
+from actors.board import DAY_US, Board
 from actors.creation import create_board
 from actors.definition import parse_definition
 from actors.exact import format_time
@@ -29,6 +29,7 @@ ASKED_US = BEGUN_US + 2 * DAY_US  # when the cup is over, its grace included
 CUP = "cup"  # the window that closes: all events are in it
 VALUE_MAX = 1_000_000
 NAME_BYTES = 24
+FILL_EVENTS = 10_000  # a commit, where nothing of the log is measured
 
 
 def default_options() -> BoardOptions:
@@ -64,20 +65,45 @@ def draw_names(draw: random.Random, count: int) -> list[bytes]:
     return [draw.randbytes(NAME_BYTES // 2).hex().encode() for _ in range(count)]
 
 
-def count_batch(host: LoggedBoard, draw: random.Random, members: Sequence[bytes]) -> None:
-    """Commit and apply one record: an event of each of `members`, with a random value and time."""
-    board, count = host.board, len(members)
+def numbered_name(number: int) -> bytes:
+    """Name a member whose name need not be remembered."""
+    return b"member-%017d" % number
+
+
+def count_batch(
+    host: LoggedBoard,
+    draw: random.Random,
+    members: Sequence[bytes],
+    values: Sequence[int] | None = None,
+) -> None:
+    """Commit and apply one record: an event of each of `members`, with a random value and time.
+
+    values: theirs, where they are not to be random.
+    """
+    record = make_batch(host.board, draw, members, values)
+    host.commit([record])
+    host.board.apply(record)
+
+
+def make_batch(
+    board: Board,
+    draw: random.Random,
+    members: Sequence[bytes],
+    values: Sequence[int] | None = None,
+) -> EventsRecord:
+    """Make the board's next record, as `count_batch` commits and applies it."""
+    count = len(members)
     first_sequence = board.sequence + 1
     member_ends, text = join(members)
     key_ends, keys = join([b"event-%018d" % (first_sequence + row) for row in range(count)])
-    record = EventsRecord(
+    return EventsRecord(
         first_sequence=first_sequence,
         recorded_at_us=BEGUN_US,
         keys_per_value=1,
         previous_sequences=board.members.plan(member_ends, text, first_sequence),
         occurred_at_us=array("q", draw.choices(range(BEGUN_US, BEGUN_US + DAY_US), k=count)),
         received_at_us=array("q", [BEGUN_US]) * count,
-        values=array("q", draw.choices(range(VALUE_MAX), k=count)),
+        values=array("q", draw.choices(range(VALUE_MAX), k=count) if values is None else values),
         member_ends=member_ends,
         key_ends=key_ends,
         source_indexes=array("H", [0]) * count,
@@ -86,8 +112,6 @@ def count_batch(host: LoggedBoard, draw: random.Random, members: Sequence[bytes]
         keys=keys,
         sources=(),
     )
-    host.commit([record])
-    board.apply(record)
 
 
 def fill_with_members(
@@ -96,6 +120,23 @@ def fill_with_members(
     """Have every member play once."""
     for start in range(0, len(names), batch_events):
         count_batch(host, draw, names[start : start + batch_events])
+
+
+def fill_with_numbered(
+    host: LoggedBoard, draw: random.Random, members: int, batch_events: int = FILL_EVENTS
+) -> None:
+    """Have as many members play once; their names are those of their numbers, from 0.
+
+    Records smaller than FILL_EVENTS are committed together.
+    """
+    for first in range(0, members, FILL_EVENTS):
+        records = []
+        end = min(first + FILL_EVENTS, members)
+        for start in range(first, end, batch_events):
+            names = [numbered_name(each) for each in range(start, min(start + batch_events, end))]
+            records.append(make_batch(host.board, draw, names))
+            host.board.apply(records[-1])
+        host.commit(records)
 
 
 def fill_with_events(

@@ -20,10 +20,15 @@ CONNECTS_AT_ONCE = 200  # well below what the server's kernel keeps waiting
 
 
 class Request(NamedTuple):
-    """A prepared request; `event` numbers the event that it submits, None for a read."""
+    """A prepared request; `event` numbers the event that it submits, None for a read.
+
+    follow: makes of the body of a 200 and of the intended start the request that the same client
+    sends at once, counted from the same start; None sends none.
+    """
 
     data: bytes
     event: int | None
+    follow: Callable[[bytes, float], Request | None] | None = None
 
 
 MakeRequest = Callable[[int], Request]
@@ -34,8 +39,9 @@ class Outcome:
 
     seconds, served_seconds: of the requests answered with 200, from their intended start and from
     their sending, in no order; they differ while no client is free.
-    acknowledged: the events answered with 200. lost: sent, and never answered. unsent: due, but no
-    client was free before the time was over.
+    acknowledged: the events answered with 200. following: sent because of an answer. lost: sent,
+    and never answered. unsent: due, but no client was free before the time was over.
+    cpu_seconds: what the clients took of a core.
     """
 
     def __init__(self) -> None:
@@ -43,9 +49,11 @@ class Outcome:
         self.seconds: list[float] = []
         self.served_seconds: list[float] = []
         self.acknowledged: list[int] = []
+        self.following = 0
         self.lost = 0
         self.unsent = 0
         self.elapsed_seconds = 0.0
+        self.cpu_seconds = 0.0
 
     @property
     def sent(self) -> int:
@@ -101,6 +109,12 @@ class _Connection(asyncio.Protocol):
             raise ConnectionError("an answer came that nobody asked for")
         status = int(received[9:12])
         self._outcome.note(status, self._intended, self._sent, request.event)
+        if request.follow is not None and status == 200:
+            following = request.follow(received[end + 4 :], self._intended)
+            if following is not None:
+                self._outcome.following += 1
+                self.send(following, self._intended)
+                return
         self._free(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -143,12 +157,13 @@ async def closed_loop(port: int, clients: int, seconds: float, make: MakeRequest
             number += 1
 
     connections = await _connect(port, clients, outcome, send_next)
-    begun = time.perf_counter()
+    begun, cpu_begun = time.perf_counter(), time.process_time()
     ends = begun + seconds
     for connection in connections:
         send_next(connection)
     await _answers(outcome, lambda: number, seconds + ANSWER_SECONDS_MAX)
     outcome.elapsed_seconds = time.perf_counter() - begun
+    outcome.cpu_seconds = time.process_time() - cpu_begun
     for connection in connections:
         connection.close()
     return outcome
@@ -163,7 +178,7 @@ async def open_loop(
     connections = await _connect(port, clients, outcome, free.append)
     free.extend(connections)
     count = int(rate * seconds)
-    begun = time.perf_counter()
+    begun, cpu_begun = time.perf_counter(), time.process_time()
     number = 0
     while number < count and (now := time.perf_counter() - begun) < seconds + TICK_SECONDS:
         due = min(count, int(now * rate) + 1)
@@ -174,6 +189,7 @@ async def open_loop(
     outcome.unsent = count - number
     await _answers(outcome, lambda: number, ANSWER_SECONDS_MAX)
     outcome.elapsed_seconds = time.perf_counter() - begun
+    outcome.cpu_seconds = time.process_time() - cpu_begun
     for connection in connections:
         connection.close()
     return outcome
@@ -184,6 +200,7 @@ async def _answers(outcome: Outcome, sent: Callable[[], int], seconds: float) ->
     deadline = time.perf_counter() + seconds
     quiet = 0
     while quiet < 2 and time.perf_counter() < deadline:
-        quiet = quiet + 1 if outcome.answered + outcome.lost >= sent() else 0
+        under_way = sent() + outcome.following - outcome.answered - outcome.lost
+        quiet = quiet + 1 if under_way <= 0 else 0
         await asyncio.sleep(0.01)
-    outcome.lost = sent() - outcome.answered
+    outcome.lost = sent() + outcome.following - outcome.answered

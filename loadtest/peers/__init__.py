@@ -1,0 +1,1 @@
+"""What a studio would run instead: Redis, and a small HTTP service in front of it."""
