@@ -25,6 +25,7 @@ import msgspec
 from actors import queries, questions
 from actors.calls import serve_calls
 from actors.errors import Refusal
+from actors.garbage import spare_what_is_loaded
 from actors.keeper import Keeper, StoppedError
 from actors.last_words import end_process
 from actors.logged_board import BoardOptions, LoggedBoard, Walked
@@ -199,6 +200,7 @@ class BoardActor:
             )
             raise self._failure from error
         self._failure, self._failures = None, 0
+        spare_what_is_loaded()
         self._host = host
         self._observer = Observer()
         self._keeper = Keeper(

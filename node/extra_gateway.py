@@ -17,6 +17,7 @@ import uvloop
 
 from actors.calls import connect_calls
 from actors.errors import Refusal
+from actors.garbage import spare_what_is_loaded
 from node.access import Access
 from node.config import Config
 from node.gateway import Gateway
@@ -55,6 +56,7 @@ async def _run(orders: Orders) -> None:
         Access(KeyFile(Path(config.data_directory)), config),
         metrics=metrics,
     )
+    spare_what_is_loaded()
     await gateway.start()
     telling = asyncio.create_task(_tell(hub, metrics))
     await stopping.wait()

@@ -271,6 +271,7 @@ async def _run(
 ) -> int:
     from actors.board_actor import ActorOptions  # noqa: PLC0415  (after Ray's environment is set)
     from actors.directory import Directory  # noqa: PLC0415
+    from actors.garbage import spare_what_is_loaded  # noqa: PLC0415
     from actors.logged_board import BoardOptions  # noqa: PLC0415
     from node.boards import NodeBoards  # noqa: PLC0415
     from node.extra_gateways import ExtraGateways  # noqa: PLC0415
@@ -313,6 +314,7 @@ async def _run(
     await hub.start()
     shared = msgspec.structs.replace(config, data_directory=str(data_directory), port=gateway.port)
     extras = ExtraGateways(shared, ray_directory)
+    spare_what_is_loaded()
     _LOG.info("ready at %s", gateway.url)
     filling = asyncio.create_task(fill(gateway.url)) if fill is not None else None
     await stopping.wait()
