@@ -8,10 +8,10 @@ sparse standings also the slot of each row. It loads beside a dump of the same `
 cdef list copy_columns(Standings standings):
     """Copy the columns of a dump, as `Standings.dump` says."""
     cdef size_t row = (standings.order.keys + 1) * sizeof(int64_t), done = 0
-    cdef bytes rows = PyBytes_FromStringAndSize(NULL, standings.rows * row)
-    cdef bytes flags = PyBytes_FromStringAndSize(NULL, standings.rows)
-    cdef bytes order = PyBytes_FromStringAndSize(NULL, standings.order.members * 4)
-    cdef bytes slots = PyBytes_FromStringAndSize(NULL, standings.rows * 4 if standings.map else 0)
+    cdef bytes rows = empty_column(standings.rows * row)
+    cdef bytes flags = empty_column(standings.rows)
+    cdef bytes order = empty_column(standings.order.members * 4)
+    cdef bytes slots = empty_column(standings.rows * 4 if standings.map else 0)
     cdef char *rows_to = PyBytes_AS_STRING(rows)
     cdef char *flags_to = PyBytes_AS_STRING(flags)
     cdef char *slots_to = PyBytes_AS_STRING(slots)

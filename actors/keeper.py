@@ -20,6 +20,7 @@ from actors.closed_window import ClosedWindow
 from actors.errors import Refusal
 from actors.logged_board import LoggedBoard, StateCopy
 from actors.measures import Measures
+from actors.members import give_back
 from actors.sealed import NotAtHandError
 from persistence.errors import CommitFailedError, DamagedError, FencedError, RanknodeError
 
@@ -102,10 +103,17 @@ class Keeper:
         return copy
 
     async def _write(self, copy: StateCopy) -> None:
-        """Write a copied state as the newest snapshot. Errors: OSError."""
+        """Write a copied state as the newest snapshot and give its memory back. Errors: OSError."""
         begun = time.monotonic()
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._writer, self._host.write_copy, copy)
+
+        def write() -> None:
+            try:
+                self._host.write_copy(copy)
+            finally:
+                give_back(copy.columns)  # whoever dropped all of it would hold up the loop
+
+        await loop.run_in_executor(self._writer, write)
         self._measures.snapshot_written(time.monotonic() - begun, time.time_ns() // 1_000)
 
     def seal_soon(self) -> None:

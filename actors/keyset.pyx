@@ -9,14 +9,15 @@ sequences may share a fingerprint. Knows no clock; days are numbers that the cal
 quarter, so that growing never holds up the board for long. 64-bit little-endian machines only.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
 from actors.members cimport (
     Hash128,
     check_batch,
+    empty_column,
     grown,
     resize_array,
     siphash_64,
@@ -36,6 +37,7 @@ cdef extern from "fingerprints.h" nogil:
         uint32_t used
 
     uint32_t home_of(const Fingerprints *table, uint64_t fingerprint)
+    void fetch_home(const Fingerprints *table, uint64_t fingerprint)
     uint32_t next_place(const Fingerprints *table, uint32_t place)
     uint32_t distance_at(const Fingerprints *table, uint32_t place)
     int goes_past(const Fingerprints *table, uint32_t place, uint32_t distance)
@@ -259,13 +261,23 @@ cdef class KeySet:
         cdef uint32_t start = 0
         cdef list pairs = [], sequences = []
         cdef object found = sequences.append
+        cdef uint64_t *fingerprints
         check_batch(ends, blob, 1)
-        for i in range(ends.shape[0]):
-            self._find(siphash_64(self.key, &blob[start], ends[i] - start), found)
-            if sequences:
-                pairs.extend([(i, sequence) for sequence in sequences])
-                sequences.clear()
-            start = ends[i]
+        fingerprints = <uint64_t *>malloc((ends.shape[0] + 1) * sizeof(uint64_t))
+        if fingerprints == NULL:
+            raise MemoryError
+        try:
+            for i in range(ends.shape[0]):
+                fingerprints[i] = siphash_64(self.key, &blob[start], ends[i] - start)
+                fetch_home(&self.tables[fingerprints[i] >> 56], fingerprints[i])
+                start = ends[i]
+            for i in range(ends.shape[0]):
+                self._find(fingerprints[i], found)
+                if sequences:
+                    pairs.extend([(i, sequence) for sequence in sequences])
+                    sequences.clear()
+        finally:
+            free(fingerprints)
         return pairs
 
     @property
@@ -287,7 +299,7 @@ cdef class KeySet:
 
         Until it returns, a change by another thread is refused with RuntimeError.
         """
-        cdef bytes entries = PyBytes_FromStringAndSize(NULL, self.count * sizeof(Entry))
+        cdef bytes entries = empty_column(self.count * sizeof(Entry))
         cdef Entry *to = <Entry *>PyBytes_AS_STRING(entries)
         cdef int part
         self.dumping += 1

@@ -1,3 +1,4 @@
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
@@ -15,6 +16,15 @@ cdef extern from "siphash.h" nogil:
 cdef extern from "memory.h" nogil:
     uint64_t grown(uint64_t capacity, uint64_t wanted)
     int resize_array(void *pointer, uint64_t count, uint64_t size)
+    void advise_huge(void *array, uint64_t bytes)
+    void discard_pages(void *array, uint64_t bytes)
+
+
+cdef inline bytes empty_column(uint64_t size):
+    """Return so many bytes for the caller to fill: touched first by a copy, huge pages halve it."""
+    cdef bytes column = PyBytes_FromStringAndSize(NULL, size)
+    advise_huge(PyBytes_AS_STRING(column), size)
+    return column
 
 
 cdef extern from "name_table.h" nogil:

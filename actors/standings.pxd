@@ -4,6 +4,7 @@ from actors.members cimport (
     Hash128,
     Members,
     Names,
+    empty_column,
     grown,
     resize_array,
     sum_add,
