@@ -7,6 +7,7 @@ from typing import Any
 
 from actors.archives import Archives
 from actors.board import Board
+from actors.joining import joined
 from persistence.errors import DamagedError
 from persistence.event_log import LmdbEventLog
 from persistence.records import Record, WindowClosedRecord
@@ -52,7 +53,7 @@ def recover_board(
     def load(header: dict[str, Any], columns: dict[str, memoryview]) -> _Replay:
         return _Replay(archives, Board.load(header, columns))
 
-    replay, report = recover(log, snapshots, lambda: _Replay(archives), load)
+    replay, report = recover(log, snapshots, lambda: _Replay(archives), load, joined=joined)
     return replay.board, report
 
 

@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -348,7 +348,17 @@ class ChainedLog(ABC):
             raise
 
     def _decoded(self, first_sequence: int, data: bytes) -> Record:
-        return decode_at(first_sequence, data, self._file_of(first_sequence))
+        return decode_at(first_sequence, data, _FileOf(self, first_sequence))
+
+
+class _FileOf(NamedTuple):
+    """The file that holds a sequence: naming it takes longer than to decode a small record."""
+
+    log: ChainedLog
+    sequence: int
+
+    def __str__(self) -> str:
+        return self.log._file_of(self.sequence)
 
 
 def decode_at(first_sequence: int, data: bytes, file: object) -> Record:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import le
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, cast
 
@@ -43,6 +44,7 @@ KEYS_PER_VALUE_MAX = 4
 SOURCES_MAX = 65_535  # an index into them is 16 bits, and 0 stands for none
 FLAG_OCCURRED_AT_GIVEN = 1  # the client said when; otherwise occurred_at is the time of receipt
 FLAG_KEY_HASHED = 2  # the key is a keyed hash of what it was: its member was erased
+_PLACES_CACHED = 1_024  # for the sizes of records that come again and again
 _FLAGS = FLAG_OCCURRED_AT_GIVEN | FLAG_KEY_HASHED
 
 _LAYOUT = struct.Struct("<IIQQQ")  # keys per value, 0, bytes of members, of keys, of the tail
@@ -168,20 +170,19 @@ class EventColumns:
         if reserved or not 1 <= width <= KEYS_PER_VALUE_MAX:
             raise DamagedError("an events record's layout holds values that no version writes")
         columns: dict[str, Any] = {"keys_per_value": width}
-        end = _LAYOUT.size
-        texts: list[tuple[str, ItemFormat, int]] = [
-            ("members", "B", member_bytes),
-            ("keys", "B", key_bytes),
-            ("tail", "B", tail_bytes),
-        ]
-        for name, item_format, items in [*_shape(count, width), *texts]:
-            start, end = end, end + items * struct.calcsize(item_format)
-            if end > len(payload):
-                raise DamagedError("an events record ends inside its columns")
-            columns[name] = payload[start:end].cast(item_format)
-        if end != len(payload):
+        places, members_start = _places(count, width)
+        keys_start = members_start + member_bytes
+        tail_start = keys_start + key_bytes
+        end = tail_start + tail_bytes
+        if end > len(payload):
+            raise DamagedError("an events record ends inside its columns")
+        if end < len(payload):
             raise DamagedError("an events record goes on after its columns")
-        columns["sources"], columns["opened"] = _decode_tail(columns.pop("tail"))
+        for name, item_format, start, column_end in places:
+            columns[name] = payload[start:column_end].cast(item_format)
+        columns["members"] = payload[members_start:keys_start]
+        columns["keys"] = payload[keys_start:tail_start]
+        columns["sources"], columns["opened"] = _decode_tail(payload[tail_start:])
         unpacked = cls(**columns)
         complaint = unpacked.complaint(count, first_sequence)
         if complaint:
@@ -200,12 +201,11 @@ class EventColumns:
             raise IndexError(f"event {index} of {count}")
         width, _, member_bytes, key_bytes, tail_bytes = _LAYOUT.unpack_from(payload)
         columns: dict[str, Any] = {"keys_per_value": width}
-        end = _LAYOUT.size
-        for name, item_format, items in _shape(count, width):
-            start, end = end, end + items * struct.calcsize(item_format)
+        places, members_start = _places(count, width)
+        for name, item_format, start, end in places:
             columns[name] = payload[start:end].cast(item_format)
-        members_end = end + member_bytes
-        columns["members"] = payload[end:members_end]
+        members_end = members_start + member_bytes
+        columns["members"] = payload[members_start:members_end]
         columns["keys"] = payload[members_end : members_end + key_bytes]
         columns["sources"] = ()
         if columns["source_indexes"][index]:
@@ -249,3 +249,13 @@ def _shape(count: int, width: int) -> tuple[tuple[str, ItemFormat, int], ...]:
         ("source_indexes", "H", count),
         ("flags", "B", count),
     )
+
+
+@lru_cache(maxsize=_PLACES_CACHED)
+def _places(count: int, width: int) -> tuple[list[tuple[str, ItemFormat, int, int]], int]:
+    """Return name, item format, start and end of each column in a payload, and the last end."""
+    places, end = [], _LAYOUT.size
+    for name, item_format, items in _shape(count, width):
+        start, end = end, end + items * struct.calcsize(item_format)
+        places.append((name, item_format, start, end))
+    return places, end

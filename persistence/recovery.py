@@ -8,7 +8,7 @@ history is passed over. Generic over what the state is; see `Machine`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -45,6 +45,7 @@ class Machine(Protocol):
 
 MachineT = TypeVar("MachineT", bound=Machine)
 Load = Callable[[dict[str, Any], dict[str, memoryview]], MachineT]
+Join = Callable[[Iterator[Record]], Iterator[Record]]
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,13 @@ def recover(
     fresh: Callable[[], MachineT],
     load: Load[MachineT],
     clock: Callable[[], float] = time.monotonic,
+    joined: Join = iter,
 ) -> tuple[MachineT, RecoveryReport]:
     """Return the state at the end of `log`, and how it was reached.
 
-    Complexity: O(snapshot + records after it). Raises DamagedError for a log that is not what was
-    written, or that no longer begins at 1 while no snapshot holds.
+    joined: makes fewer records of the log's that come to the same. Complexity: O(snapshot +
+    records after it). Raises DamagedError for a log that is not what was written, or that no longer
+    begins at 1 while no snapshot holds.
     """
     begun = clock()
     skipped: list[tuple[str, str]] = []
@@ -88,10 +91,16 @@ def recover(
     snapshot_sequence = machine.sequence
     loaded = clock()
     records = events = 0
-    for record in log.read(machine.sequence):
+
+    def counted() -> Iterator[Record]:
+        nonlocal records, events
+        for record in log.read(snapshot_sequence):
+            records += 1
+            events += record.count if isinstance(record, EventsRecord) else 0
+            yield record
+
+    for record in joined(counted()):
         machine.apply(record)
-        records += 1
-        events += record.count if isinstance(record, EventsRecord) else 0
     return machine, RecoveryReport(
         snapshot_sequence=snapshot_sequence,
         snapshots_skipped=tuple(skipped),
