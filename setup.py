@@ -5,7 +5,7 @@ import os
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ("exact", "keyset", "members", "standings")
+MODULES = ("event_results", "event_rows", "exact", "keyset", "members", "standings")
 HEADERS = (
     "fenwick", "fingerprints", "listing", "memory", "name_table", "order", "order_change", "scores",
     "siphash", "slot_map",

@@ -51,7 +51,7 @@ class Board:
 
     Changing it: `apply`. Asking it: `windows`, `closed`, `members`, `keys`, `definition`,
     `calendar`, `due`, `state_digest`; which windows an instant counts for is in `actors.windows`,
-    the contract's queries in `actors.queries`, its rules for new events in `actors.intake`.
+    the contract's queries in `actors.queries`, its rules for new events in `actors.judge`.
     Keeping it: `dump`, `load`.
 
     windows: the open ones, by id. closed: those kept, by id, in the order of their closing.

@@ -38,7 +38,7 @@ cdef inline bint _is_digit(char c) noexcept:
 
 
 cdef inline Py_ssize_t _digits(const char *text, Py_ssize_t at) noexcept:
-    """Return where the digits that begin at a place end; text ends in a zero byte."""
+    """Return where the digits that begin at a place end; behind the text is no other."""
     while _is_digit(text[at]):
         at += 1
     return at
@@ -54,7 +54,11 @@ def parse_decimal(bytes text not None, int decimals):
     >>> parse_decimal(b"1.50", 2), parse_decimal(b"1e2", 0), parse_decimal(b"-0.0", 0)
     (150, 100, 0)
     """
-    cdef const char *digits = PyBytes_AS_STRING(text)
+    return scaled_decimal(PyBytes_AS_STRING(text), len(text), decimals)
+
+
+cdef int64_t scaled_decimal(const char *digits, Py_ssize_t size, int decimals) except? -1:
+    """Do what `parse_decimal` says; what follows the text must be no part of a number."""
     cdef Py_ssize_t start, whole_end, end, i, zeros = 0, significant = 0
     cdef int64_t exponent = 0, scaled = 0
     cdef bint negative = digits[0] == c'-', negative_exponent
@@ -79,7 +83,7 @@ def parse_decimal(bytes text not None, int decimals):
             exponent = min(exponent * 10 + (digits[i] - c'0'), EXPONENT_MAX)
             i += 1
         exponent = -exponent if negative_exponent else exponent
-    if i != len(text):
+    if i != size:
         raise NotANumberError("is not a number")
     # The value is the digits without leading and trailing zeros, times a power of ten. Those
     # beyond the largest result need no looking at: their count alone puts it out of range.
@@ -176,6 +180,11 @@ def parse_time(str text not None):
     >>> parse_time("1970-01-01T01:00:00.5+01:00")
     500000
     """
+    return time_us(text)
+
+
+cdef int64_t time_us(str text) except? -1:
+    """Do what `parse_time` says."""
     cdef Py_ssize_t size, at = 19
     cdef const char *s
     cdef int64_t us, fraction = 0, unit = 1_000_000, offset = 0
@@ -272,18 +281,26 @@ def check_name(str text not None, Py_ssize_t bytes_max):
     >>> check_name("Žofia", 128)
     b'\\xc5\\xbdofia'
     """
-    cdef Py_ssize_t size, i
+    cdef Py_ssize_t size
+    cdef const char *name = checked_name(text, bytes_max, &size)
+    return PyBytes_FromStringAndSize(name, size)
+
+
+cdef const char *checked_name(str text, Py_ssize_t bytes_max, Py_ssize_t *size) except NULL:
+    """Do what `check_name` says; returns where the UTF-8 is, which belongs to the text."""
+    cdef Py_ssize_t i, end
     cdef const char *s
     cdef bint ascii = True, control = False
     try:
-        s = PyUnicode_AsUTF8AndSize(text, &size)
+        s = PyUnicode_AsUTF8AndSize(text, size)
     except UnicodeEncodeError:
         raise ValueError("has a surrogate, which is no character") from None
-    if not size:
+    end = size[0]
+    if not end:
         raise ValueError("is empty")
-    if size > bytes_max:
+    if end > bytes_max:
         raise ValueError(f"is longer than {bytes_max} bytes of UTF-8")
-    for i in range(size):
+    for i in range(end):
         ascii &= <unsigned char>s[i] < 0x80
         control |= <unsigned char>s[i] < 0x20 or s[i] == 0x7f
     if not ascii:
@@ -291,8 +308,8 @@ def check_name(str text not None, Py_ssize_t bytes_max):
         control |= any(["\x80" <= character <= "\x9f" for character in text])
     if control:
         raise ValueError("has a control character")
-    if (s[0] == c' ' or s[size - 1] == c' ') if ascii else text != text.strip():
+    if (s[0] == c' ' or s[end - 1] == c' ') if ascii else text != text.strip():
         raise ValueError("has white space around it")
     if not ascii and not unicodedata.is_normalized("NFC", text):
         raise ValueError("is not in Unicode's normal form C")
-    return PyBytes_FromStringAndSize(s, size)
+    return s

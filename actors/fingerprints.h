@@ -28,6 +28,12 @@ static inline uint32_t home_of(const Fingerprints *t, uint64_t fingerprint) {
     return bucket_of((uint32_t)(fingerprint >> 24), t->size);
 }
 
+/* Fetch ahead the home of a fingerprint, so that the cache misses of a batch overlap. */
+static inline void fetch_home(const Fingerprints *t, uint64_t fingerprint) {
+    if (t->size)
+        __builtin_prefetch(t->entries + home_of(t, fingerprint));
+}
+
 static inline uint32_t next_place(const Fingerprints *t, uint32_t place) {
     return place + 1 < t->size ? place + 1 : 0;
 }

@@ -22,7 +22,8 @@ from actors.closed_window import ClosedWindow, revised_by
 from actors.counting import Window
 from actors.definition import apply_changes
 from actors.errors import Refusal
-from actors.intake import Plan, plan, settle
+from actors.event_answers import settle
+from actors.intake import Plan, plan
 from actors.listing import LOG, promise_erasing, refuse_newer_listing, show_listing
 from actors.moderation import Log, mentions, plan_ruling, walked_member
 from actors.questions import Change, Erase, Reply, Verdict
@@ -154,7 +155,7 @@ class LoggedBoard:
 
     def plan(self, submissions: Sequence[Submission], recorded_at_us: int) -> Plan:
         """Decide what becomes of submissions, changing nothing."""
-        return plan(self.board, self.shown_log.event, submissions, recorded_at_us)
+        return plan(self.board, self.shown_log.events_at, submissions, recorded_at_us)
 
     def commit(self, records: Sequence[Record]) -> None:
         """Write records to the log; they are on disk when it returns. Errors: the log's."""

@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 
-from actors.errors import Refusal
-from actors.intake import Outcome, Plan
+from actors.intake import Plan, Tally
 from actors.logged_board import SNAPSHOTS, LoggedBoard
 from actors.rulings import OPEN, REJECTED, UPHELD
 from persistence.recovery import RecoveryReport
@@ -134,24 +133,19 @@ class Measures(msgspec.Struct):
             self.commit_events.add(applied)
         counts = [len(submission.events) for submission in planned.submissions]
         if applied != sum(counts):
-            counts = list(map(self._count, planned.outcomes))
+            counts = [self._count(planned.tally(*rows)) for _, *rows in planned.parts()]
         for submission, count in zip(planned.submissions, counts, strict=True):
             if count:
                 # A clock that was set back meanwhile is no lag.
                 lag_us = max(now_us - submission.received_at_us, 0)
                 self.lag_seconds.add(lag_us / _US, count)
 
-    def _count(self, outcomes: Sequence[Outcome]) -> int:
+    def _count(self, tally: Tally) -> int:
         """Count the events of one submission that do not count; returns how many do."""
-        applied = 0
-        for outcome in outcomes:
-            if isinstance(outcome, Refusal):
-                self.refuse(outcome.code, 1)
-            elif outcome.duplicate:
-                self.duplicates += 1
-            else:
-                applied += 1
-        return applied
+        self.duplicates += tally.duplicates
+        for refusal in tally.refusals.values():
+            self.refuse(refusal.code, 1)
+        return tally.applied
 
     def refuse(self, code: str, events: int) -> None:
         """Count events that were refused."""

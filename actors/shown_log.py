@@ -17,7 +17,7 @@ from actors.forgetting import Forgetting
 from persistence.errors import CommitFailedError, DamagedError, RanknodeError
 from persistence.event_log import LmdbEventLog
 from persistence.files import require_exchange, sync_directory
-from persistence.records import Event, Record, RulingRecord
+from persistence.records import Event, EventsRecord, Record, RulingRecord
 from persistence.rewriting import write_again
 from persistence.rulings import ErasureFinished
 
@@ -29,8 +29,8 @@ _LOG = logging.getLogger("ranknode.board")
 class ShownLog:
     """The log of a board that this process owns.
 
-    Reading: `event`, `events_of`, `ruling_at`, from any thread; `names_of`. Taking names off the
-    disk: `require_exchange`; after the log was sealed `write_again`, `put_in_place`,
+    Reading: `event`, `events_at`, `events_of`, `ruling_at`, from any thread; `names_of`. Taking
+    names off the disk: `require_exchange`; after the log was sealed `write_again`, `put_in_place`,
     `remove_former`; then a snapshot, and what `finished` makes is committed.
     """
 
@@ -74,6 +74,13 @@ class ShownLog:
     def event(self, sequence: int) -> Event:
         """Read an event. Errors: the log's."""
         return self._forgettings.event(self._log.event(sequence))
+
+    def events_at(self, sequence: int) -> EventsRecord:
+        """Read the record that holds an event. Errors: the log's; LookupError for no event."""
+        record = self._forgettings.record(self._log.record_at(sequence))
+        if isinstance(record, EventsRecord):
+            return record
+        raise LookupError(f"sequence {sequence} is not an event")
 
     def events_of(self, member: bytes, limit: int | None = None, head: int = 0) -> Iterator[Event]:
         """Yield a member's events, newest first; otherwise as the log's.

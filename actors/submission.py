@@ -1,7 +1,7 @@
-"""Submitted events from a request's bytes to checked columns' cells: the shape of one event.
+"""Submitted events from a request's bytes to texts: which fields an event has, and of what types.
 
-Owns what can be said of an event without looking at the board's state. A body is one event or
-{"events": [...]}; one bad event of a batch never spoils the others.
+A body is one event or {"events": [...]}; one bad event of a batch never spoils the others. What the
+texts must look like, which is the rest of an event's shape, is in `actors.event_rows`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from actors.errors import Refusal, invalid_field
-from actors.exact import (
-    NotANumberError,
-    PrecisionError,
-    RangeError,
-    check_name,
-    parse_decimal,
-    parse_time,
-)
+from actors.exact import check_name
 from actors.questions import Submit
 
 EVENTS_PER_BATCH_MAX = 5_000
@@ -229,57 +222,11 @@ def _decode_batch(body: bytes, packed: bool) -> list[Event | Refusal]:
     return events
 
 
-def _name(field: str, text: str, bytes_max: int) -> bytes:
-    try:
-        return check_name(text, bytes_max)
-    except ValueError as error:
-        raise invalid_field(field, str(error)) from None
-
-
 def check_member(text: str, field: str = "member") -> bytes:
     """Check a member's name and return its UTF-8. Errors: Refusal invalid_field."""
     if text in {".", ".."}:
         raise invalid_field(field, "'.' and '..' cannot stand in a path")
-    return _name(field, text, NAME_BYTES_MAX)
-
-
-def _values(raw: msgspec.Raw, packed: bool, decimals: tuple[int, ...]) -> tuple[int, ...] | Refusal:
-    """Scale a value; what has the shape of one but breaks a rule is a refusal to give later."""
-    if len(decimals) == 1:
-        texts: list[bytes] | None = [number_text(raw, packed)]
-    else:
-        texts = numbers(raw, packed)
-        if texts is None or len(texts) != len(decimals):
-            raise invalid_field("value", f"a list of {len(decimals)} numbers is expected")
-    broken: Refusal | None = None
-    scaled = []
-    for text, places in zip(texts or (), decimals, strict=True):
-        try:
-            scaled.append(parse_decimal(text, places))
-        except NotANumberError as error:
-            raise invalid_field("value", str(error)) from None
-        except PrecisionError as error:
-            broken = Refusal("value_precision", f"value: {error}", field="value")
-        except RangeError as error:
-            broken = broken or Refusal("value_out_of_range", f"value: {error}", field="value")
-    return broken or tuple(scaled)
-
-
-def shape(event: Event, packed: bool, decimals: tuple[int, ...]) -> Cells:
-    """Check one event by itself. Errors: Refusal invalid_field."""
-    occurred_at_us = source = None
-    if event.occurred_at is not msgspec.UNSET:
-        try:
-            occurred_at_us = parse_time(event.occurred_at)
-        except ValueError as error:
-            raise invalid_field("occurred_at", str(error)) from None
-    if event.source is not msgspec.UNSET:
-        _name("source", event.source, SOURCE_BYTES_MAX)
-        source = event.source
-    return Cells(
-        check_member(event.member),
-        _name("idempotency_key", event.idempotency_key, NAME_BYTES_MAX),
-        _values(event.value, packed, decimals),
-        occurred_at_us,
-        source,
-    )
+    try:
+        return check_name(text, NAME_BYTES_MAX)
+    except ValueError as error:
+        raise invalid_field(field, str(error)) from None

@@ -57,10 +57,10 @@ def standing_of(board: Board, window: Window, slot: int, improved: bool, packed:
 
 def show_score(board: Board, score: tuple[int, ...], packed: bool) -> Score:
     """Make the number of a score, or the list of numbers of one with several keys."""
-    decimals = board.definition.decimals
+    keys = board.definition.score
     if len(score) == 1:
-        return _number(score[0], decimals[0], packed)
-    return [_number(*cell, packed) for cell in zip(score, decimals, strict=True)]
+        return _number(score[0], keys[0].decimals, packed)
+    return [_number(cell, key.decimals, packed) for cell, key in zip(score, keys, strict=True)]
 
 
 def _number(scaled: int, decimals: int, packed: bool) -> Number:

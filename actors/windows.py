@@ -7,7 +7,7 @@ board, never a clock.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from actors.board import Board
@@ -18,6 +18,19 @@ from actors.errors import Refusal
 from actors.periods import Bounds
 
 PERIODIC = frozenset({"daily", "weekly", "monthly", "yearly"})
+_EARLIEST_US, _LATEST_US = -(2**63), 2**63 - 1  # beyond all instants of the years 1 to 9999
+
+
+class Span(NamedTuple):
+    """Instants that count for the same windows, which are open: from start_us to before end_us."""
+
+    windows: Sequence[Window]
+    start_us: int
+    end_us: int
+
+    def holds(self, occurred_at_us: int) -> bool:
+        """Tell whether an instant is one of them."""
+        return self.start_us <= occurred_at_us < self.end_us
 
 
 class Empty(NamedTuple):
@@ -55,6 +68,44 @@ def counting_windows(
         ):
             counting.append(window)
     return counting
+
+
+def span_around(board: Board, occurred_at_us: int) -> Span | None:
+    """Find instants around one for each of which `counting_windows` lists the same open windows.
+
+    None where a window may have to be opened or fitted in between others. The calendar names one
+    window all through its bounds; if that is known, and holds the instants, it is theirs.
+    """
+    counting: list[Window] = []
+    start_us, end_us = _EARLIEST_US, _LATEST_US
+    for period in board.definition.periods:
+        name = period_name(period)
+        known = _known(board, name)
+        if known is None and name in PERIODIC:
+            bounds = board.calendar.window_at(name, occurred_at_us)
+            known = None if bounds is None else _known(board, bounds.id)
+            if bounds is None or known is None or not known.holds(occurred_at_us):
+                return None
+            start_us, end_us = _within(bounds, start_us, end_us)
+        if known is None:
+            continue  # a fixed window that expired
+        if known.holds(occurred_at_us):
+            start_us, end_us = _within(known, start_us, end_us)
+            if isinstance(known, Window):
+                counting.append(known)
+        elif known.end_us is not None and known.end_us <= occurred_at_us:
+            start_us = max(start_us, known.end_us)
+        elif known.start_us is not None:
+            end_us = min(end_us, known.start_us)
+    return Span(counting, start_us, end_us)
+
+
+def _within(window: Window | ClosedWindow | Bounds, start_us: int, end_us: int) -> tuple[int, int]:
+    """Give the part of a span that lies within a window."""
+    return (
+        start_us if window.start_us is None else max(start_us, window.start_us),
+        end_us if window.end_us is None else min(end_us, window.end_us),
+    )
 
 
 def _is_over(board: Board, bounds: Bounds, now_us: int) -> bool:

@@ -1,7 +1,8 @@
-"""Measure the native structures: bytes a member, microseconds a call, at several sizes.
+"""Measure the native structures, and what an event costs on its way through them.
 
-`python -m loadtest.bench_structures [--members 1000000] [--sizes 10000,1000000]` prints two
-Markdown tables. Names are random ids of 24 bytes, from a fixed seed; times include Python's.
+`python -m loadtest.bench_structures [--members 1000000] [--sizes 10000,1000000]` prints Markdown
+tables: bytes a member, microseconds a call at several sizes, and an event's by stage. Names are
+random ids of 24 bytes, from a fixed seed; times include Python's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from time import perf_counter
 from actors.keyset import KeySet
 from actors.members import Members
 from actors.standings import Standings, from_listing, listing_digest
+from loadtest.intake_figures import intake_table
 
 SECRET = b"a secret of 16 b"
 NAME_BYTES = 24
@@ -132,6 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", type=int, default=1_000_000)
     parser.add_argument("--sizes", default="10000", help="more sizes for rank and update")
+    parser.add_argument("--rounds", type=int, default=40, help="of submitting events")
     options = parser.parse_args()
     bench = Bench(options.members)
     members, standings = bench.members.nbytes, bench.standings.nbytes
@@ -163,6 +166,7 @@ def main() -> None:
         figures = (bench.rank_us(), bench.update_us(), bench.batch_us())
         print(f"| {size:,} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |")
         del bench
+    print(f"\n{intake_table(options.members, options.rounds)}")
 
 
 if __name__ == "__main__":

@@ -18,13 +18,14 @@ from actors.counting import Window
 from actors.creation import create_board
 from actors.definition import Definition, apply_changes, parse_definition
 from actors.errors import Refusal
-from actors.intake import Plan, plan, settle
+from actors.event_answers import settle
+from actors.intake import Plan, plan
 from actors.logged_board import BoardOptions, LoggedBoard, PlannedRuling
 from actors.questions import Question, Reply, Submit, Verdict
 from actors.standings import listing_digest
 from actors.submission import parse_submission
 from persistence.event_log import EventLog, LogOptions, MemoryEventLog
-from persistence.records import DefinitionRecord, Record, WindowOpenedRecord
+from persistence.records import DefinitionRecord, EventsRecord, Record, WindowOpenedRecord
 
 DAY_US = 86_400 * 1_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -113,7 +114,12 @@ class MemoryBoard:
             self.board.apply(record)
 
     def plan(self, submissions: Sequence[Any], recorded_at_us: int) -> Plan:
-        return plan(self.board, self.log.event, submissions, recorded_at_us)
+        return plan(self.board, self._events_at, submissions, recorded_at_us)
+
+    def _events_at(self, sequence: int) -> EventsRecord:
+        record = self.log.record_at(sequence)
+        assert isinstance(record, EventsRecord)
+        return record
 
     def commit(self, records: Sequence[Record]) -> None:
         self.log.append(records)

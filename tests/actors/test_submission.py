@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from actors import submission
 from actors.definition import render_number
 from actors.errors import Refusal
+from actors.event_rows import EventRows
 from actors.questions import Submit
-from actors.submission import Cells, number_text, parse_submission, shape
+from actors.submission import Cells, number_text, parse_submission
 from tests.actors.board_harness import NOW_US, event, exact
 
 PLACES = (0,)
@@ -27,13 +28,12 @@ GOOD = event("good", 1, "good")
 
 def shaped(body: bytes, packed: bool = False, decimals: tuple[int, ...] = PLACES) -> list[Any]:
     """Parse a body and return each event's cells or refusal."""
-    found: list[Any] = []
-    for parsed in parse_submission(Submit(False, NOW_US, body, packed)).events:
-        try:
-            found.append(parsed if isinstance(parsed, Refusal) else shape(parsed, packed, decimals))
-        except Refusal as refusal:
-            found.append(refusal)
-    return found
+    events = parse_submission(Submit(False, NOW_US, body, packed)).events
+    rows = EventRows(decimals, len(events))
+    rows.take(events, packed, NOW_US)
+    return [
+        rows.refusals[row] if row in rows.refusals else rows.cells(row) for row in range(len(rows))
+    ]
 
 
 def refusal(body: Any, packed: bool = False) -> tuple[str, Any]:
