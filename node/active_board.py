@@ -61,6 +61,11 @@ class ActiveBoard(BoardLink):
         """Return when the board has been opened, has said why it cannot be, or is held back."""
         await self._settled.wait()
 
+    @property
+    def settled(self) -> bool:
+        """Whether it has been opened once, has said why it cannot be, or is held back."""
+        return self._settled.is_set()
+
     # Life
 
     async def _live(self) -> None:

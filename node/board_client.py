@@ -90,7 +90,8 @@ class Lane:
 
     send: raises BoardLostError where a call got no answer, Refusal where nothing was sent.
     changes: whether asks change the board, so that the outcome of a lost one is unknown. name:
-    under which `metrics` counts calls.
+    under which `metrics` counts calls. reach: returns once something can be sent, or raises as
+    send; who has given up until then is not sent.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Lane:
         changes: bool = False,
         name: str = "read",
         metrics: Metrics | None = None,
+        reach: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self.calls = 0
         self.asked = 0
@@ -109,6 +111,7 @@ class Lane:
         self._limits = limits
         self._changes = changes
         self._name = name
+        self._reach = reach
         self._metrics = metrics if metrics is not None else Metrics()
         self._queue: deque[_Item] = deque()
         self._queued_bytes = 0
@@ -171,10 +174,15 @@ class Lane:
     async def _call(self) -> None:
         wait_seconds = RETRY_SECONDS
         lost = False
-        while items := [item for item in self._in_flight if not item.reply.done()]:
-            self.calls += 1
-            self._metrics.call_sent(self._name, len(items))
+        while any(not item.reply.done() for item in self._in_flight):
             try:
+                if self._reach is not None:
+                    await self._reach()
+                items = [item for item in self._in_flight if not item.reply.done()]
+                if not items:
+                    return
+                self.calls += 1
+                self._metrics.call_sent(self._name, len(items))
                 answer = await self._send(_as_list(items))
             except Refusal as refusal:
                 raise self._of_sent(refusal) if lost else refusal from None

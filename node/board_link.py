@@ -20,14 +20,10 @@ class BoardLink:
 
     def __init__(self, limits: LaneLimits, metrics: Metrics | None = None) -> None:
         self.used_at = time.monotonic()
-        self.reads = Lane(self._sender("read"), limits, metrics=metrics)
-        self.writes = Lane(
-            self._sender("write"), limits, changes=True, name="write", metrics=metrics
-        )
+        self.reads = self._lane("read", limits, metrics)
+        self.writes = self._lane("write", limits, metrics)
         # Of their own: a ruling may read much of the log before it takes its turn.
-        self.rulings = Lane(
-            self._sender("write"), limits, changes=True, name="ruling", metrics=metrics
-        )
+        self.rulings = self._lane("ruling", limits, metrics)
         self.tops = Tops(self._ask_top, lambda: self.sequence)
 
     async def reach(self) -> Calls:
@@ -46,6 +42,11 @@ class BoardLink:
     def busy(self) -> bool:
         """Whether any request waits for this board."""
         return self.reads.busy or self.writes.busy or self.rulings.busy
+
+    def _lane(self, name: str, limits: LaneLimits, metrics: Metrics | None) -> Lane:
+        changes = name != "read"
+        send = self._sender("write" if changes else "read")
+        return Lane(send, limits, changes=changes, name=name, metrics=metrics, reach=self.reach)
 
     def _sender(self, method: str) -> Send:
         async def send(payload: bytes) -> Answer:

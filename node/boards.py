@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -45,6 +45,8 @@ from persistence.errors import CommitFailedError, StorageFullError
 
 _LOG = logging.getLogger("ranknode")
 _ENCODE = (msgspec.json.Encoder().encode, msgspec.msgpack.Encoder().encode)
+
+Result = TypeVar("Result")
 
 IDLE_CHECKS_PER_PERIOD = 10
 SHARED_SHARE = 1.2  # of a request's time; another gateway asks again well before the rest is over
@@ -79,7 +81,7 @@ class NodeBoards(BoardRequests):
         self._restarts: dict[str, Restarts] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._starting = asyncio.Semaphore(os.cpu_count() or 1)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._limits = LaneLimits(
             config.queue_items_max,
             config.queue_bytes_max,
@@ -107,7 +109,7 @@ class NodeBoards(BoardRequests):
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
 
     def link(self, board: str) -> ActiveBoard | None:
         """Return a board that is in memory."""
@@ -134,7 +136,7 @@ class NodeBoards(BoardRequests):
         """Create a board, durably; returns whether it is new, and its description."""
         wanted = parse_definition(definition, definition_packed)
         while True:
-            created = await self._create(board, wanted, now_us)
+            created = await self._whole(self._create(board, wanted, now_us))
             if created is not None:
                 if not self._starting.locked():
                     self._spawn(self._warm(board))
@@ -183,6 +185,9 @@ class NodeBoards(BoardRequests):
 
     async def delete(self, board: str) -> None:
         """Remove a board, durably; its space is freed soon after. Errors: Refusal."""
+        await self._whole(self._delete(board))
+
+    async def _delete(self, board: str) -> None:
         async with self._lock(board):
             if board not in self._directory.damaged:
                 self._directory.listing(board)
@@ -233,17 +238,31 @@ class NodeBoards(BoardRequests):
 
         Errors: Refusal, board_unavailable where it is not up in time: nothing was sent then.
         """
-        active = self._active.get(board)
-        if active is not None:
-            return active
         seconds = START_SHARE * self._config.request_seconds_max
         try:
             async with asyncio.timeout(seconds):
-                return await self._up(board)
+                while (active := self._active.get(board)) is None:
+                    await self._whole(self._up(board))
         except TimeoutError:
             raise Refusal(
                 "board_unavailable", "the board is still being brought up", retry_after_seconds=2
             ) from None
+        return active
+
+    async def _whole(self, change: Coroutine[Any, Any, Result]) -> Result:
+        """Wait for a change of a board's life, which goes on to its end whoever gives up waiting.
+
+        One that was broken off would leave a process to nobody, or a lock before its work is done.
+        """
+        task = asyncio.create_task(change)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits has it, or has given up
 
     async def _up(self, board: str) -> ActiveBoard:
         """Bring a board up if it is not, a few at a time."""
@@ -283,7 +302,7 @@ class NodeBoards(BoardRequests):
             idle = [
                 active
                 for active in self._active.values()
-                if not active.busy and active.shared_until < now
+                if active.settled and not active.busy and active.shared_until < now
             ]
             if not idle:
                 raise Refusal("overloaded", "as many boards as fit into memory are busy")
@@ -305,7 +324,7 @@ class NodeBoards(BoardRequests):
             await asyncio.sleep(idle_seconds / IDLE_CHECKS_PER_PERIOD)
             oldest = time.monotonic() - idle_seconds
             for active in list(self._active.values()):
-                if active.used_at < oldest and not active.busy:
+                if active.used_at < oldest and active.settled and not active.busy:
                     await self._put_away(active)
 
 

@@ -81,7 +81,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     a fraction of a second's work; `queue_bytes_max` of them may wait.
     call_items_max: questions in one call of a board's actor; call_entries_max: entries in their
     answers, so that a call answers within a tenth of a second or so, in some megabytes.
-    commit_events_max: events in one commit of a log.
+    commit_events_max: events in one commit of a log, whose sources 16 bits tell apart.
     boards_active_max: boards in memory at once; one idle for `board_idle_seconds` is put away.
     snapshot_events: events from one snapshot to the next.
     archive_cache_bytes_max: of closed windows' standings that a board keeps in memory once asked.
@@ -123,7 +123,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     queue_bytes_max: Bytes = 32 * MIB
     call_items_max: Count = 512
     call_entries_max: Count = 20_000
-    commit_events_max: Count = 5_000
+    commit_events_max: Annotated[int, Meta(ge=1, le=65_535)] = 5_000
     boards_active_max: Count = 64
     board_idle_seconds: Seconds = 300.0
     snapshot_events: Count = 1_000_000

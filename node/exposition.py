@@ -187,7 +187,7 @@ class Exposition:
         build.add_metric(self._versions, 1)
         yield build
         yield from self._platform.collect()
-        gateways = {**figures.gateways, self._metrics.gateway: self._metrics.figures()}
+        gateways = {self._metrics.gateway: self._metrics.figures(), **figures.gateways}
         yield from self._of_processes(gateways)
         yield from _of_gateways(gateways)
         yield from _of_load(gateways, figures.measures)

@@ -28,7 +28,7 @@ from node.deadlines import Deadlines
 from node.exchange import PACED, CheckedExchange, Serving
 from node.exposition import Exposition
 from node.handlers import Call, Context
-from node.head_parser import head_too_large
+from node.head_parser import head_bytes, head_too_large
 from node.hosts import Hosts
 from node.keys import Scope
 from node.load import LaneName, Load, Share
@@ -55,7 +55,6 @@ _VERSIONS = (HttpVersion10, HttpVersion11)
 _BACKLOG = 1024  # connections the kernel keeps while the loop is busy
 QUERIES_KEPT = 1_024  # query strings as they were read, some hundred bytes each
 BOARD_SHARE = 0.9  # of a request's time, for one of several boards; the rest is for the answer
-HEADER_FRAME_BYTES = 4  # of a header besides its name and value: the colon, a space, the line's end
 
 
 def now_us() -> int:
@@ -215,10 +214,7 @@ class Gateway:
 
     def _check_head(self, request: web.BaseRequest) -> None:
         """Check what the head as a whole must keep. Errors: Refusal."""
-        head_bytes = len(request.raw_path)
-        for name, value in request.raw_headers:
-            head_bytes += len(name) + len(value) + HEADER_FRAME_BYTES
-        if head_bytes > self._config.head_bytes_max:
+        if head_bytes(request.raw_path, request.raw_headers) > self._config.head_bytes_max:
             raise head_too_large(self._config)
         if request.version not in _VERSIONS:
             raise Refusal("malformed_request", "Requests are HTTP/1.1 or HTTP/1.0.")

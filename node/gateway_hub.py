@@ -63,7 +63,8 @@ class GatewayHub:
             await boards.changed(board)
             return b""
 
-        async def figures(_asked: None) -> bytes:
+        async def figures(told: Told) -> bytes:
+            boards.gateways[told.gateway] = told.figures
             own = {self._metrics.gateway: self._metrics.figures()}
             found = await boards.measure()
             return encode(msgspec.structs.replace(found, gateways={**found.gateways, **own}))
@@ -79,7 +80,7 @@ class GatewayHub:
             "ids": _answering(ids, tuple[str, ...]),
             "delete": _answering(delete, str),
             "changed": _answering(changed, str),
-            "figures": _answering(figures, None),
+            "figures": _answering(figures, Told),
             "count": _answering(count, Told),
         }
         self._server = await serve_calls(self.path, methods, lambda: 0)

@@ -169,7 +169,7 @@ class Connection(RequestHandler):
         if self._closes:
             self.force_close()
             return
-        if cast("HeadParser", self._parser).kept_bytes_max:
+        if cast("HeadParser", self._parser).keeps_more:
             self._feed(b"")
         if self._behind and not self._taken:
             behind, self._behind = self._behind, b""
@@ -217,9 +217,12 @@ class Connection(RequestHandler):
         self, request: web.BaseRequest, start_time: float | None, request_handler: Handle
     ) -> tuple[web.StreamResponse, bool]:
         try:
-            return await super()._handle_request(request, start_time, request_handler)
+            answered = await super()._handle_request(request, start_time, request_handler)
         finally:
             self.unanswered -= 1
+        if answered[0].keep_alive and not self._messages:
+            self.data_received(b"")  # the parser keeps what came behind a body that came late
+        return answered
 
     def pause_writing(self) -> None:
         """Start the time within which the client must take its answer."""

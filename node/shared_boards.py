@@ -21,7 +21,7 @@ from node.board_client import LaneLimits
 from node.board_link import BoardLink
 from node.board_requests import BoardRequests
 from node.config import Config
-from node.hub_types import Creation, Listing, Place
+from node.hub_types import Creation, Listing, Place, Told
 from node.metrics import BoardFigures, Metrics
 
 LOCATE_SECONDS = 1.0  # a board that is used is asked for again after this long, so that it stays up
@@ -186,5 +186,10 @@ class SharedBoards(BoardRequests):
         await self._drop(board, Refusal("board_not_found", f"{board} was deleted"))
 
     async def measure(self) -> BoardFigures:
-        """Tell what the boards and their processes count."""
-        return msgspec.msgpack.decode(await self._hub.ask("figures", None), type=BoardFigures)
+        """Tell what the boards and their processes count.
+
+        What is shown of this gateway is what the first process knows from now on: a count that was
+        shown once is never followed by a lower one.
+        """
+        told = Told(self._metrics.gateway, self._metrics.figures())
+        return msgspec.msgpack.decode(await self._hub.ask("figures", told), type=BoardFigures)
