@@ -25,6 +25,7 @@ LOOPBACK = {
     "00000000000000000000000001000000",  # ::1
 }
 LISTENING = "0A"
+ACCEPTING = 1 << 16  # of the flags of a socket that has a file: connections are taken
 EXIT_RAY_LOST = 75
 
 MakeNode = Callable[..., RunningNode]
@@ -39,8 +40,8 @@ def run(*arguments: str | Path, expected: int = 0) -> str:
     return ran.stdout
 
 
-def listening(processes: list[int]) -> list[str]:
-    """List the local addresses, in the kernel's hexadecimal, on which the processes listen."""
+def sockets_of(processes: list[int]) -> set[str]:
+    """List the inodes of the processes' sockets."""
     inodes = set()
     for process in processes:
         for descriptor in Path(f"/proc/{process}/fd").iterdir():
@@ -48,12 +49,29 @@ def listening(processes: list[int]) -> list[str]:
                 target = os.readlink(descriptor)
                 if target.startswith("socket:["):
                     inodes.add(target[8:-1])
+    return inodes
+
+
+def listening(processes: list[int]) -> list[str]:
+    """List the local addresses, in the kernel's hexadecimal, on which the processes listen."""
+    inodes = sockets_of(processes)
     found = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == LISTENING and fields[9] in inodes:
                 found.append(fields[1].partition(":")[0])
+    return found
+
+
+def listening_files(processes: list[int]) -> list[str]:
+    """List the files of sockets, or the names of abstract ones, on which the processes listen."""
+    inodes = sockets_of(processes)
+    found = []
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[3], 16) & ACCEPTING and fields[6] in inodes:
+            found.append(fields[7] if len(fields) > 7 else "@")
     return found
 
 
@@ -99,11 +117,14 @@ def test_clean_stop(make_node: MakeNode, tmp_path: Path) -> None:
 
 
 def test_other_users_reach_nothing_of_a_node(make_node: MakeNode) -> None:
-    """Ray's sockets and a node's data stand in directories that only the node's user may enter."""
+    """A node's sockets, all there are, and its data are where only the node's user may enter."""
     node = make_node().start()
     fill(node)
     ray_directory = Path((node.data / "node.lock").read_text())
-    assert any(path.is_socket() for path in ray_directory.rglob("*")), "Ray's sockets are there"
+    sockets = [path for path in ray_directory.rglob("*") if path.is_socket()]
+    assert [path for path in sockets if path.suffix == ".calls"], "the board's socket is there"
+    assert len(sockets) > 1, "Ray's sockets are there"
+    assert set(listening_files(node.processes())) == {str(path) for path in sockets}
     for directory in (ray_directory, node.data):
         assert directory.stat().st_mode & 0o777 == 0o700
     assert node.stop() == 0
