@@ -32,7 +32,8 @@ help:
 	@echo "make bench-queries  time queries, histories and erasing on large boards; some minutes"
 	@echo "make endurance  ten million events over a hundred simulated days, with plots"
 	@echo "make overload  three times a node's capacity: what it answers, refuses, holds"
-	@echo "make loadtest  the traffic of PROFILE=$(PROFILE), at FACTOR=$(FACTOR), for SECONDS=$(SECONDS)"
+	@echo "make loadtest  the traffic of PROFILE=$(PROFILE), at FACTOR=$(FACTOR), for SECONDS=$(SECONDS);"
+	@echo "              PROFILE is steady, boundary, retry-storm or hot-board"
 	@echo "make lock     renew requirements.lock and requirements-dev.lock"
 	@echo "make clean    remove everything that was made"
 

@@ -140,13 +140,14 @@ class BoardActor:
             self._socket,
             {
                 "read": self.read,
-                "write": self.write,
+                "write": self._write_by_call,
                 "read_slowly": self.read_slowly,
                 "wait_for": self._wait_for,
                 "measure": self.measure,
                 "close": self._close,
             },
             lambda: 0 if self._host is None else self._host.board.sequence,
+            lambda: 0 if self._host is None else self._host.board.rulings.last_sequence,
         )
         return self._socket
 
@@ -294,6 +295,15 @@ class BoardActor:
             await asyncio.wait_for(reached(), seconds)
         except TimeoutError:
             return
+
+    async def _write_by_call(self, payload: bytes) -> bytes:
+        """Write, unless the board is being put away: then the process ends without an answer.
+
+        Whoever asks meanwhile, as another gateway may, asks the next process.
+        """
+        if self._closing:
+            await asyncio.Future()
+        return await self.write(payload)
 
     async def _wait_for(self, payload: bytes) -> bytes:
         await self.wait_for(*msgspec.msgpack.decode(payload, type=tuple[int, float]))

@@ -21,8 +21,8 @@ from persistence.errors import RanknodeError
 FRAME_BYTES_MAX = 1 << 30  # far above what the bounds of a call's questions and answers come to
 
 # Of a frame: bytes that follow, the call's number, the kind; of an answer also the board's sequence
-# when the call began and when it ended.
-_HEAD = struct.Struct("<IIBQQ")
+# when the call began and when it ended, and that of its last ruling.
+_HEAD = struct.Struct("<IIBQQQ")
 _METHODS = (
     "read", "write", "read_slowly", "wait_for", "measure", "close",  # of a board's process
     "locate", "create", "list", "ids", "delete", "changed", "figures", "count",  # of a node's
@@ -36,11 +36,16 @@ Method = Callable[[bytes], Awaitable[bytes]]
 
 
 class Answer(NamedTuple):
-    """What a call came to. since, until: the board's sequence when it began, and when it ended."""
+    """What a call came to.
+
+    since, until: the board's sequence when it began, and when it ended. ruled: that of the board's
+    last ruling.
+    """
 
     payload: bytes
     since: int
     until: int
+    ruled: int = 0
 
 
 class BoardLostError(RanknodeError):
@@ -70,7 +75,7 @@ class _Frames(asyncio.Protocol):
         self._received += data
         start = 0
         while len(self._received) - start >= _HEAD.size:
-            length, number, kind, since, until = _HEAD.unpack_from(self._received, start)
+            length, number, kind, *told = _HEAD.unpack_from(self._received, start)
             if length > FRAME_BYTES_MAX:
                 self.close()
                 return
@@ -80,16 +85,17 @@ class _Frames(asyncio.Protocol):
             with memoryview(self._received) as view:
                 payload = bytes(view[begin:end])
             start = end
-            self._take(number, kind, Answer(payload, since, until))
+            self._take(number, kind, Answer(payload, *told))
         if start:
             del self._received[:start]
 
     def _take(self, number: int, kind: int, content: Answer) -> None:
         raise NotImplementedError
 
-    def _send(self, number: int, kind: int, payload: bytes, since: int = 0, until: int = 0) -> None:
+    def _send(self, number: int, kind: int, content: Answer) -> None:
         if self._transport is not None:
-            self._transport.write(_HEAD.pack(len(payload), number, kind, since, until) + payload)
+            payload, *told = content
+            self._transport.write(_HEAD.pack(len(payload), number, kind, *told) + payload)
 
     def close(self) -> None:
         """Hang up."""
@@ -100,10 +106,13 @@ class _Frames(asyncio.Protocol):
 class _Answering(_Frames):
     """The board's end of one gateway's connection."""
 
-    def __init__(self, methods: Mapping[str, Method], sequence: Callable[[], int]) -> None:
+    def __init__(
+        self, methods: Mapping[str, Method], sequence: Callable[[], int], ruled: Callable[[], int]
+    ) -> None:
         super().__init__()
         self._methods = methods
         self._sequence = sequence
+        self._ruled = ruled
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _take(self, number: int, kind: int, content: Answer) -> None:
@@ -118,10 +127,11 @@ class _Answering(_Frames):
         since = self._sequence()
         try:
             answer = await self._methods[method](payload)
-            self._send(number, _ANSWERED, answer, since, self._sequence())
+            content = Answer(answer, since, self._sequence(), self._ruled())
+            self._send(number, _ANSWERED, content)
         except Exception as error:  # noqa: BLE001  (whoever called must hear of it)
             _LOG.exception("a call of %s failed", method)
-            self._send(number, _FAILED, repr(error).encode())
+            self._send(number, _FAILED, Answer(repr(error).encode(), 0, 0))
 
 
 class Calls(_Frames):
@@ -149,7 +159,7 @@ class Calls(_Frames):
         number = next(self._numbers) % _NUMBERS
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._under_way[number] = answer
-        self._send(number, kind, payload)
+        self._send(number, kind, Answer(payload, 0, 0))
         try:
             return await answer
         finally:
@@ -173,14 +183,18 @@ class Calls(_Frames):
 
 
 async def serve_calls(
-    path: str, methods: Mapping[str, Method], sequence: Callable[[], int]
+    path: str,
+    methods: Mapping[str, Method],
+    sequence: Callable[[], int],
+    ruled: Callable[[], int] = lambda: 0,
 ) -> asyncio.Server:
     """Listen for gateways at `path`, a socket that is made.
 
-    sequence: tells the board's, 0 while it is not open. Errors: OSError.
+    sequence: tells the board's, ruled that of its last ruling; 0 while it is not open. Errors:
+    OSError.
     """
     loop = asyncio.get_running_loop()
-    return await loop.create_unix_server(lambda: _Answering(methods, sequence), path)
+    return await loop.create_unix_server(lambda: _Answering(methods, sequence, ruled), path)
 
 
 async def connect_calls(path: str) -> Calls:

@@ -29,6 +29,13 @@ COMMIT_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.
 WORK_SECONDS = (0.01, 0.05, 0.2, 1.0, 5.0, 20.0, 60.0, 300.0, 1_800.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 5_000)
 
+# What an event can be refused for once it has a board: shown from the start, at zero.
+EVENT_REFUSALS = (
+    "invalid_field", "malformed_body", "idempotency_conflict", "event_too_old", "value_precision",
+    "value_out_of_range", "value_not_allowed", "source_not_allowed", "occurred_in_future",
+    "period_closed", "board_unavailable", "storage_full",
+)  # fmt: skip
+
 _US = 1_000_000
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -102,7 +109,9 @@ class Measures(msgspec.Struct):
     commit_events: Histogram = _over(SIZES)
     applied: int = 0
     duplicates: int = 0
-    refused: dict[str, int] = {}
+    refused: dict[str, int] = msgspec.field(
+        default_factory=lambda: dict.fromkeys(EVENT_REFUSALS, 0)  # one that appears is no increase
+    )
     damaged_records: int = 0
     copy_seconds: Histogram = _over(WORK_SECONDS)
     write_seconds: Histogram = _over(WORK_SECONDS)

@@ -76,6 +76,11 @@ class Rulings:
         return sequence > (self.removed.get(member) or 0) and sequence not in self.voided
 
     @property
+    def last_sequence(self) -> int:
+        """The sequence of the last ruling, 0 without any."""
+        return self.records[-1] if self.records else 0
+
+    @property
     def erasing(self) -> list[bytes]:
         """The pseudonyms of those whose names are not off the disk yet, the oldest first."""
         return [name for name, erasure in self.erased.items() if erasure.finished is None]
@@ -86,8 +91,7 @@ class Rulings:
         ledgers = (
             self.voided, self.removed, self.hidden, self.profiles, self.disputes, self.erased,
         )  # fmt: skip
-        last = self.records[-1] if self.records else 0
-        counted = f"{len(self.records)} {last}".encode()
+        counted = f"{len(self.records)} {self.last_sequence}".encode()
         return b"".join(ledger.digest for ledger in ledgers) + counted
 
     def dump(self) -> bytes:

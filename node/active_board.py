@@ -33,9 +33,9 @@ _LOG = logging.getLogger("ranknode")
 
 
 class ActiveBoard(BoardLink):
-    """A board in memory. restarts: what is known of its processes before, which may have been many.
+    """A board in memory.
 
-    shared_until: before then another gateway may ask it.
+    restarts: what is known of its processes before, which may have been many.
     """
 
     def __init__(
@@ -48,12 +48,13 @@ class ActiveBoard(BoardLink):
     ) -> None:
         super().__init__(limits, metrics)
         self.board = board
-        self.shared_until = 0.0
         self._directory = directory
         self._restarts = restarts
         self._actor: Any = None
         self._calls: Calls | None = None
-        self._reachable = asyncio.Event()  # or there is no process
+        self._held = False  # back, and no process is up
+        self._over = False
+        self._reachable = asyncio.Event()  # or whoever waits for that shall look again
         self._settled = asyncio.Event()
         self._life = asyncio.create_task(self._live())
 
@@ -72,9 +73,12 @@ class ActiveBoard(BoardLink):
         """Start the process, and another one whenever it ended, as soon as that may be."""
         try:
             while True:
-                if self._restarts.wait_seconds:
+                self._held = self._restarts.wait_seconds > 0
+                if self._held:
                     self._settled.set()
+                    self._reachable.set()
                     await asyncio.sleep(self._restarts.wait_seconds)
+                    self._held = False
                 self._restarts.started()
                 self._reachable.clear()
                 self._actor = actor = self._directory.start(self.board)
@@ -144,6 +148,7 @@ class ActiveBoard(BoardLink):
     async def end(self, reason: Refusal) -> None:
         """End the process without grace and refuse whoever waits."""
         await self.stop(reason)
+        self._over = True
         self._life.cancel()
         await asyncio.gather(self._life, return_exceptions=True)
         if self._actor is not None:
@@ -152,12 +157,14 @@ class ActiveBoard(BoardLink):
                 # Other gateways' connections end with it: what it was asked for is over for all.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._calls.ended.wait(), END_SECONDS_MAX)
-            self._lose()
+        self._lose()
 
     async def reach(self) -> Calls:
         """Return the connection to the process, once there is one."""
         while self._calls is None:
-            if self._actor is None:
+            if self._over:
+                raise Refusal("board_unavailable", "the board is being put away")
+            if self._held:
                 raise self._held_back()
             await self._reachable.wait()
         return self._calls

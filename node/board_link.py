@@ -16,15 +16,21 @@ from node.tops import Tops
 
 
 class BoardLink:
-    """A way to a board. used_at: when anything was last asked, by time.monotonic."""
+    """A way to a board.
+
+    used_at: when anything was last asked, by time.monotonic. sequence, ruled: the highest sequence
+    of the board, and of a ruling on it, that any answer has told of.
+    """
 
     def __init__(self, limits: LaneLimits, metrics: Metrics | None = None) -> None:
         self.used_at = time.monotonic()
+        self.sequence = 0
+        self.ruled = 0
         self.reads = self._lane("read", limits, metrics)
         self.writes = self._lane("write", limits, metrics)
         # Of their own: a ruling may read much of the log before it takes its turn.
         self.rulings = self._lane("ruling", limits, metrics)
-        self.tops = Tops(self._ask_top, lambda: self.sequence)
+        self.tops = Tops(self._ask_top, lambda: self.sequence, ruled=lambda: self.ruled)
 
     async def reach(self) -> Calls:
         """Return the connection to the board's process, once there is one.
@@ -32,11 +38,6 @@ class BoardLink:
         Errors: Refusal board_unavailable where no process is up, and will not be soon.
         """
         raise NotImplementedError
-
-    @property
-    def sequence(self) -> int:
-        """The highest sequence of the board that any answer has told of."""
-        return max(self.reads.sequence, self.writes.sequence, self.rulings.sequence)
 
     @property
     def busy(self) -> bool:
@@ -61,7 +62,10 @@ class BoardLink:
         Errors: BoardLostError where it ended before it answered; Refusal board_unavailable where
         none is up: nothing was sent; CallFailedError.
         """
-        return await (await self.reach()).call(method, payload)
+        answer = await (await self.reach()).call(method, payload)
+        self.sequence = max(self.sequence, answer.until)
+        self.ruled = max(self.ruled, answer.ruled)
+        return answer
 
     async def measure(self) -> bytes:
         """Have the process tell what it counts. Errors: as of a call."""

@@ -49,7 +49,6 @@ _ENCODE = (msgspec.json.Encoder().encode, msgspec.msgpack.Encoder().encode)
 Result = TypeVar("Result")
 
 IDLE_CHECKS_PER_PERIOD = 10
-SHARED_SHARE = 1.2  # of a request's time; another gateway asks again well before the rest is over
 START_SHARE = 0.8  # of a request's time; the rest is for the request itself
 LIMITS = (  # what figures of the node are held against
     "boards_active_max",
@@ -122,11 +121,11 @@ class NodeBoards(BoardRequests):
     async def locate(self, board: str) -> Place:
         """Bring a board up for another gateway; returns where its process can be called.
 
-        It is not put away for as long as a request may take. Errors: Refusal.
+        It may be put away while it is called: that call is lost, and the gateway asks again where
+        the board is. Errors: Refusal.
         """
         active = await self.ready_link(board)
         active.used_at = time.monotonic()
-        active.shared_until = active.used_at + SHARED_SHARE * self._config.request_seconds_max
         path = (await active.reach()).path
         return Place(path, self._directory.listing(board).created_at_us)
 
@@ -298,12 +297,7 @@ class NodeBoards(BoardRequests):
     async def _make_room(self) -> None:
         """Put the board away that was used least recently. Errors: Refusal where all are busy."""
         while len(self._active) >= self._config.boards_active_max:
-            now = time.monotonic()
-            idle = [
-                active
-                for active in self._active.values()
-                if active.settled and not active.busy and active.shared_until < now
-            ]
+            idle = [each for each in self._active.values() if each.settled and not each.busy]
             if not idle:
                 raise Refusal("overloaded", "as many boards as fit into memory are busy")
             await self._put_away(min(idle, key=lambda active: active.used_at))

@@ -117,7 +117,7 @@ _BATCH = {
         {
             "status": "rejected",
             "code": "value_precision",
-            "detail": "value: more digits than declared",
+            "detail": "value: has more than 0 digits after the point",
             "field": "value",
         },
     ],

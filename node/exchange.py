@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from node import problems
@@ -53,7 +54,7 @@ class CheckedExchange:
         """Give back the request's share of the load."""
         self._share.give_back()
 
-    async def answer(self, task: asyncio.Task[None], *, close: bool) -> bytes:
+    async def answer(self, task: asyncio.Task[None], closes: Callable[[], bool]) -> bytes:
         """Have the handler answer, within its time."""
         serving, call, changes = self._serving, self._call, self._route.changes
         serving.deadlines.begin(task)
@@ -69,7 +70,7 @@ class CheckedExchange:
         else:
             self._count(status)
             content_type = self._route.content_type(call.packed)
-            return raw_answer(self._request_id, status, body, content_type, close=close)
+            return raw_answer(self._request_id, status, body, content_type, close=closes())
         finally:
             serving.deadlines.end(task)
             self._share.give_back()
@@ -77,7 +78,7 @@ class CheckedExchange:
         self._count(problem.status)
         if problem.status in PACED:
             await serving.refusals.turn()
-        return raw_problem(self._request_id, problem, close=close)
+        return raw_problem(self._request_id, problem, close=closes())
 
     def _count(self, status: int) -> None:
         elapsed = time.monotonic() - self._begun

@@ -37,11 +37,14 @@ class ExtraGateways:
         while not self._stopping:
             await asyncio.sleep(restarts.wait_seconds)
             restarts.started()
-            process = self._processes[number] = await self._start(number)
-            code = await process.wait()
+            try:
+                process = self._processes[number] = await self._start(number)
+                reason = f"ended with {await process.wait()}"
+            except OSError as error:
+                reason = f"could not be started: {error}"
             restarts.ended()
             if not self._stopping:
-                _LOG.error("gateway %d ended with %d; it is started again", number, code)
+                _LOG.error("gateway %d %s; it is started again", number, reason)
 
     async def _start(self, number: int) -> asyncio.subprocess.Process:
         # Ray's settings, its token among them, are for the first process alone.

@@ -164,7 +164,10 @@ class Gateway:
         else:
             self._metrics.answered(checked.route.name, status, time.monotonic() - begun)
             content_type = checked.route.content_type(call.packed)
-            return respond(request_id, status, answer, content_type, {})
+            response = respond(request_id, status, answer, content_type, {})
+            if "Upgrade" in request.headers:
+                response.force_close()  # what comes behind such a request is not parsed
+            return response
         finally:
             share.give_back()
         self._metrics.refused(problem.code)
@@ -319,8 +322,11 @@ def _joined(headers: CIMultiDictProxy[str], name: str) -> str:
 
 
 def _announces_body(headers: CIMultiDictProxy[str]) -> bool:
-    """Say whether a body follows these headers (RFC 9112, 6.3)."""
-    return "Transfer-Encoding" in headers or headers.get("Content-Length", "0") != "0"
+    """Say whether a body follows these headers (RFC 9112, 6.3). Errors: Refusal."""
+    coding = _joined(headers, "Transfer-Encoding")
+    if coding and coding.strip().lower() != "chunked":
+        raise Refusal("unsupported_media_type", "A body is sent without transfer coding.")
+    return bool(coding) or headers.get("Content-Length", "0") != "0"
 
 
 async def _continue(request: web.BaseRequest) -> None:

@@ -35,8 +35,11 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Exchange(Protocol):
     """A request that has been checked, and will be answered."""
 
-    async def answer(self, task: asyncio.Task[None], *, close: bool) -> bytes:
-        """Return the whole answer; task: what awaits it. close: the connection ends after it."""
+    async def answer(self, task: asyncio.Task[None], closes: Callable[[], bool]) -> bytes:
+        """Return the whole answer.
+
+        task: what awaits it. closes: says, once it is there, whether the connection ends after it.
+        """
 
     def give_up(self) -> None:
         """Let go of what the request holds, in the place of `answer`."""
@@ -149,7 +152,7 @@ class Connection(RequestHandler):
             return
         assert self._exchange is not None
         try:
-            content = await exchange.answer(self._exchange, close=self._closes)
+            content = await exchange.answer(self._exchange, lambda: self._closes)
         except BaseException:
             self.force_close()  # nobody shall wait for what does not come
             raise
@@ -184,15 +187,20 @@ class Connection(RequestHandler):
         if self._freed is not None and not self._freed.done():
             self._freed.set_result(None)
 
+    def ends_after_answer(self) -> bool:
+        """Note that the client sends no more; says whether it waits for an answer."""
+        self._closes = True
+        return self._taken
+
     def close(self) -> None:
         """Close the connection after the request under way."""
-        if not self._taken:
+        if not self._taken and not self.unanswered:
             super().close()
         self._closes = True
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109  (aiohttp's)
         """Close the connection, at the latest after `timeout` seconds."""
-        if self._taken:
+        if self._taken or self.unanswered:
             self._freed = self._loop.create_future()
             await asyncio.wait([self._freed], timeout=timeout)
             if self._exchange is not None:
@@ -220,7 +228,10 @@ class Connection(RequestHandler):
             answered = await super()._handle_request(request, start_time, request_handler)
         finally:
             self.unanswered -= 1
-        if answered[0].keep_alive and not self._messages:
+        if self._closes and not self.unanswered:
+            self._free()
+            super().close()
+        elif answered[0].keep_alive and not self._messages:
             self.data_received(b"")  # the parser keeps what came behind a body that came late
         return answered
 
@@ -324,9 +335,9 @@ class Reader(asyncio.BufferedProtocol):
         """Pass it on."""
         self._connection.connection_lost(exc)
 
-    def eof_received(self) -> None:
-        """Pass it on; the loop then closes the connection."""
-        self._connection.eof_received()
+    def eof_received(self) -> bool:
+        """Have the loop close the connection, or leave that to the answer that is under way."""
+        return self._connection.ends_after_answer()
 
     def pause_writing(self) -> None:
         """Pass it on."""

@@ -34,6 +34,7 @@ from node.config import API_KEY, Config
 from node.key_file import NODE_LOCK, KeyFile
 from node.ray_services import RayWatch
 from node.stop_signals import STOP_SIGNALS
+from node.worker_files import keep_swept
 from persistence.errors import RanknodeError
 from persistence.files import PRIVATE_MODE, make_directory
 
@@ -317,6 +318,7 @@ async def _run(
     spare_what_is_loaded()
     _LOG.info("ready at %s", gateway.url)
     filling = asyncio.create_task(fill(gateway.url)) if fill is not None else None
+    sweeping = asyncio.create_task(keep_swept(ray_directory))
     await stopping.wait()
     ray_watch.lost = _stop_without_ray
     overdue = threading.Timer(STOP_SECONDS_MAX, _stop_by_force, [exit_code])
@@ -324,6 +326,7 @@ async def _run(
     overdue.start()
     loop.remove_reader(guard_watch)
     os.close(guard_watch)
+    sweeping.cancel()
     if filling is not None:
         filling.cancel()
         await asyncio.gather(filling, return_exceptions=True)

@@ -23,6 +23,7 @@ from node.board_requests import BoardRequests
 from node.config import Config
 from node.hub_types import Creation, Listing, Place, Told
 from node.metrics import BoardFigures, Metrics
+from node.tops import PATIENCE_SECONDS
 
 LOCATE_SECONDS = 1.0  # a board that is used is asked for again after this long, so that it stays up
 
@@ -77,9 +78,20 @@ class SharedBoard(BoardLink):
         if not self.located:
             async with self._locating:
                 if not self.located:
-                    await self.move(await self._hub.locate(self.board))
+                    await self._locate()
         assert self._calls is not None
         return self._calls
+
+    async def _locate(self) -> None:
+        """Ask where the board is; one that was reached lately is where it was if nobody says."""
+        reached = self._calls is not None and not self._calls.closed
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS if reached else None):
+                place = await self._hub.locate(self.board)
+        except TimeoutError:
+            self._located_at = time.monotonic()
+        else:
+            await self.move(place)
 
     async def move(self, place: Place) -> None:
         """Connect to where the board is now. Errors: BoardLostError."""
@@ -121,14 +133,20 @@ class SharedBoards(BoardRequests):
 
     async def ready_link(self, board: str) -> SharedBoard:
         """Return the way to a board that is up."""
-        link = self.link(board)
-        if link is not None:
+        link = self._links.get(board)
+        if link is not None and link.located:
             return link
         try:
-            place = await self._hub.locate(board)
+            async with asyncio.timeout(None if link is None else PATIENCE_SECONDS):
+                place = await self._hub.locate(board)
+        except TimeoutError:
+            assert link is not None
+            return link  # whoever asks it may have to wait, or has a kept answer
         except Refusal as refusal:
             if refusal.code == "board_not_found":
                 await self._drop(board, refusal)
+            if refusal.code == "board_unavailable" and link is not None:
+                return link
             raise
         link = self._links.get(board)
         if link is not None and not link.is_at(place):

@@ -23,6 +23,7 @@ from node.board_client import Answered
 from node.config import MIB
 
 FRESH_SECONDS = 0.1
+STALE_SECONDS_MAX = 60.0  # an older one is neither given nor kept
 PATIENCE_SECONDS = 0.5  # for a board that may be unreachable, where there is something to give
 BYTES_MAX = 4 * MIB  # of one board's: some tens of the longest tops
 KEPT_BYTES = 512  # what one takes besides its body: its key and its place, with a long name
@@ -52,14 +53,21 @@ Fetch = Callable[[Top], Awaitable[Answered]]
 class Tops:
     """The kept tops of one board.
 
-    fetch: asks the board. sequence: tells the highest of the board's that anything has told of.
+    fetch: asks the board. sequence: tells the highest of the board's that anything has told of;
+    ruled: that of a ruling, before which nothing was right.
     """
 
     def __init__(
-        self, fetch: Fetch, sequence: Callable[[], int], clock: Callable[[], float] = time.monotonic
+        self,
+        fetch: Fetch,
+        sequence: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+        ruled: Callable[[], int] = lambda: 0,
     ) -> None:
         self._fetch = fetch
         self._sequence = sequence
+        self._ruled = ruled
+        self._expiry: asyncio.TimerHandle | None = None
         self._clock = clock
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()  # the one asked for last at the end
         self._bytes = 0
@@ -94,7 +102,7 @@ class Tops:
         key = _key(question)
         kept = self._kept.get(key)
         fetch = self._begin(key, question)
-        if kept is None or kept.sequence < min_sequence:
+        if kept is None or kept.sequence < max(min_sequence, self._ruled()):
             return (await asyncio.shield(fetch)).body
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
@@ -104,7 +112,10 @@ class Tops:
         except Refusal as refusal:
             if refusal.code != "board_unavailable":
                 raise
-        return _as_stale(kept.body, key.packed, self._clock() - kept.asked_at)
+        age_seconds = self._clock() - kept.asked_at
+        if kept.sequence < self._ruled() or age_seconds > STALE_SECONDS_MAX:
+            return (await asyncio.shield(fetch)).body
+        return _as_stale(kept.body, key.packed, age_seconds)
 
     def _begin(self, key: _Key, question: Top) -> asyncio.Task[Answered]:
         """Ask the board, or join who has asked since the last change that is known of."""
@@ -134,9 +145,24 @@ class Tops:
         if KEPT_BYTES + len(answered.body) <= BYTES_MAX:
             self._kept[key] = _Kept(answered.body, answered.sequence, asked_at)
             self._bytes += KEPT_BYTES + len(answered.body)
+            self._expire_later()
         while self._bytes > BYTES_MAX:
             self._forget(next(iter(self._kept)))
         return answered
+
+    def _expire_later(self) -> None:
+        if self._expiry is None and self._kept:
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_later(STALE_SECONDS_MAX, self._expire)
+
+    def _expire(self) -> None:
+        """Let go of what is too old to be given: it may hold names that are to be forgotten."""
+        self._expiry = None
+        oldest = self._clock() - STALE_SECONDS_MAX
+        for key, kept in list(self._kept.items()):
+            if kept.asked_at <= oldest or kept.sequence < self._ruled():
+                self._forget(key)
+        self._expire_later()
 
     def _forget(self, key: _Key) -> None:
         kept = self._kept.pop(key, None)

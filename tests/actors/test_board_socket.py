@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -97,5 +98,21 @@ def test_a_socket_left_by_another_is_replaced(actor: BoardActor, path: str) -> N
         await connection.call("close", encode(0.0))
         connection.close()
         await connection.ended.wait()
+
+    run(scenario)
+
+
+def test_a_board_that_is_put_away_leaves_writes_to_the_next(actor: BoardActor) -> None:
+    """A write that comes while the board is being put away ends with the process, unanswered."""
+
+    async def scenario() -> None:
+        connection = await connect_calls(await actor.listen())
+        body = json.dumps(event("ada", 5)).encode()
+        submission = encode([Ask(0, Submit(False, NOW_US, body, False))])
+        actor._closing = True
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(connection.call("write", submission), 0.2)
+        await actor._close(encode(0.0))
+        connection.close()
 
     run(scenario)

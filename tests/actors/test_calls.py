@@ -119,7 +119,7 @@ class Wire(asyncio.Transport):
 
 def wired(methods: Mapping[str, Method], size: int) -> tuple[Calls, Wire, Wire]:
     """Connect a gateway's end and a board's; returns the former, and the wires there and back."""
-    near, far = Calls(), calls._Answering(methods, lambda: 0)
+    near, far = Calls(), calls._Answering(methods, lambda: 0, lambda: 0)
     there, back = Wire(size), Wire(size)
     there.far, back.far = far, near
     near.connection_made(there)
@@ -305,10 +305,10 @@ def test_a_name_that_is_none_is_sent_nowhere(path: str) -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        HEAD.pack(0, 1, len(calls._METHODS), 0, 0),
-        HEAD.pack(0, 1, 255, 0, 0),
-        HEAD.pack(FRAME_BYTES_MAX + 1, 1, READ, 0, 0),
-        HEAD.pack((1 << 32) - 1, 1, READ, 0, 0) + b"x" * 100,
+        HEAD.pack(0, 1, len(calls._METHODS), 0, 0, 0),
+        HEAD.pack(0, 1, 255, 0, 0, 0),
+        HEAD.pack(FRAME_BYTES_MAX + 1, 1, READ, 0, 0, 0),
+        HEAD.pack((1 << 32) - 1, 1, READ, 0, 0, 0) + b"x" * 100,
     ],
 )
 def test_what_is_no_call_ends_its_connection_alone(frame: bytes, path: str) -> None:
@@ -321,9 +321,9 @@ def test_what_is_no_call_ends_its_connection_alone(frame: bytes, path: str) -> N
         )
         async with connected(path, {"read": echo}) as connection:
             reader, writer = await asyncio.open_unix_connection(path)
-            writer.write(HEAD.pack(1, 9, READ, 0, 0) + b"x")
+            writer.write(HEAD.pack(1, 9, READ, 0, 0, 0) + b"x")
             answer = await reader.readexactly(HEAD.size + 1)
-            assert answer == HEAD.pack(1, 9, 0, 0, 0) + b"x"
+            assert answer == HEAD.pack(1, 9, 0, 0, 0, 0) + b"x"
             writer.write(frame)
             assert await reader.read() == b""
             writer.close()
@@ -339,7 +339,7 @@ def test_too_long_an_answer_is_no_answer(path: str) -> None:
     async def scenario() -> None:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readexactly(2 * HEAD.size)
-            writer.write(HEAD.pack(FRAME_BYTES_MAX + 1, 0, 0, 0, 0))
+            writer.write(HEAD.pack(FRAME_BYTES_MAX + 1, 0, 0, 0, 0, 0))
             assert await reader.read() == b""
             writer.close()
 

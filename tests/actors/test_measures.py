@@ -42,6 +42,11 @@ async def measured(actor: BoardActor) -> Measures:
     return msgspec.msgpack.decode(await actor.measure(), type=Measures)
 
 
+def refusals(found: Measures) -> dict[str, int]:
+    """Give the codes that were counted; those that may come are there from the start, at zero."""
+    return {code: count for code, count in found.refused.items() if count}
+
+
 def test_a_value_falls_into_the_first_bucket_that_reaches_it():
     """A value on a bound belongs below it, one beyond the last bound to the last bucket."""
     histogram = Histogram.over((1, 2, 4))
@@ -66,7 +71,7 @@ def test_every_event_is_counted_as_what_became_of_it(directory, clock):
         )
         found = await measured(actor)
         assert (found.applied, found.duplicates) == (5, 2)
-        assert found.refused == {"idempotency_conflict": 2, "value_precision": 1}
+        assert refusals(found) == {"idempotency_conflict": 2, "value_precision": 1}
         assert sum(found.commit_events.counts) == 3
         assert found.commit_events.total == 5
         assert sum(found.commit_seconds.counts) == 3
@@ -108,7 +113,7 @@ def test_a_batch_that_finds_no_room_is_counted_as_refused(directory, clock, monk
         monkeypatch.setattr(actor._host.log, "check_room", full)
         await write(actor, {"events": [event(key="a"), event(key="b")]}, event(key="c"))
         found = await measured(actor)
-        assert (found.applied, found.refused) == (1, {"storage_full": 3})
+        assert (found.applied, refusals(found)) == (1, {"storage_full": 3})
         await actor.close(0)
 
     run(scenario)
@@ -130,7 +135,7 @@ def test_a_damaged_record_is_counted_once(directory, clock):
             assert answer["code"] == "board_unavailable"
         found = await measured(actor)
         assert found.damaged_records == 1
-        assert found.refused == {"board_unavailable": 3}
+        assert refusals(found) == {"board_unavailable": 3}
         await actor.close(0)
 
     run(play)
@@ -289,7 +294,7 @@ def test_a_body_that_is_none_is_not_counted_as_events(directory, clock):
         (answer,) = map(read, decode_replies(await actor.write(encode(asks))))
         assert answer["code"] == "malformed_body"
         found = await measured(actor)
-        assert (found.applied, found.duplicates, found.refused) == (0, 0, {})
+        assert (found.applied, found.duplicates, refusals(found)) == (0, 0, {})
         assert sum(found.commit_seconds.counts) == 0
         await actor.close(0)
 

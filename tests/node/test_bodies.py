@@ -147,10 +147,15 @@ def test_a_body_above_the_bound_is_too_large(chunked: bool) -> None:
         (b"Content-Length: 10\r\n\r\n{", 408, "request_timeout"),
         (b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "malformed_request"),
         (b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "malformed_body"),
+        (
+            b"Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+            415,
+            "unsupported_media_type",
+        ),
     ],
 )
 def test_a_slow_or_broken_body_is_a_problem(rest: bytes, status: int, code: str) -> None:
-    """A body that does not arrive in time, is badly framed or empty is refused, not awaited."""
+    """A body that does not arrive in time, is badly framed, coded or empty is not awaited."""
 
     async def run() -> Raw:
         head = (

@@ -183,6 +183,19 @@ def test_a_process_that_ended_is_followed_unasked(
     assert all("exit code 74: the disk failed" in line for line in told)
 
 
+def test_a_board_is_reached_however_early() -> None:
+    """Whoever asks before the board's life has begun waits for its process, as everyone does."""
+
+    async def scenario() -> None:
+        board = active(FakeDirectory())
+        assert (await (await board.reach()).call("write", b"")).since == 1
+        await board.end(Refusal("board_unavailable", "the test is over"))
+        with pytest.raises(Refusal, match="put away"):
+            await board.reach()
+
+    run(scenario)
+
+
 def test_a_board_that_is_held_back_says_so_at_once() -> None:
     """While the next start has to wait, reads and writes are refused with the time it takes."""
 

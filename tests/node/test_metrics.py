@@ -130,13 +130,14 @@ def test_the_present_load_is_shown_once_it_is_watched() -> None:
 def test_every_gateway_of_a_node_is_shown_by_whichever_is_asked() -> None:
     """What other gateways told stands beside what this one counts, each under its own name."""
     mine, other = Metrics("1"), Metrics("0")
-    stale = msgspec.msgpack.encode(mine.figures())
     mine.refused("overloaded")
     mine.answered("top", 200, 0.001)
+    own = msgspec.msgpack.encode(mine.figures())
+    mine.refused("overloaded")  # since it told of itself: others could not show that yet
     for _ in range(3):
         other.refused("overloaded")
     other.watch(Load(10, 5, 1000), lambda: 7, SlowReaders(1.0, 1000))
-    told = {"0": msgspec.msgpack.encode(other.figures()), "1": stale}
+    told = {"0": msgspec.msgpack.encode(other.figures()), "1": own}
     gateways = {
         name: msgspec.msgpack.decode(each, type=GatewayFigures) for name, each in told.items()
     }

@@ -214,6 +214,22 @@ def test_little_is_read_ahead(behind: bytes) -> None:
     run(act, boards)
 
 
+def test_a_half_closed_connection_gets_its_answer() -> None:
+    """A client that sends a whole request, and then that it sends no more, is answered."""
+
+    async def act(gateway: Gateway) -> bytes:
+        async with connected(gateway) as client:
+            await asyncio.get_running_loop().sock_sendall(client, HEAD)
+            client.shutdown(socket.SHUT_WR)
+            return await received(client)
+
+    boards = FakeBoards()
+    boards.behave = lambda: asyncio.sleep(0.1)
+    answer = run(act, boards, keepalive_seconds=60)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"\r\nConnection: close\r\n" in answer
+
+
 def test_a_half_closed_connection_is_let_go() -> None:
     """A client that has said it sends no more is let go, in the midst of whatever it was."""
 

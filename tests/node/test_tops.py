@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 
 from actors.errors import Refusal
 from actors.questions import Top
@@ -274,5 +275,56 @@ def test_a_top_above_the_bound_takes_nobodys_place() -> None:
         assert len(await source.ask(top(limit=2))) == BYTES_MAX
         assert source.tops.find(top(limit=2), 0) is None
         assert source.tops.find(top(limit=1), 0) is not None
+
+    run(scenario)
+
+
+def test_nothing_from_before_a_ruling_is_given() -> None:
+    """A kept answer that a ruling came after is not even given as a stale one."""
+
+    async def scenario() -> None:
+        ruled = 0
+        failing = False
+
+        async def fetch(_: Top) -> Answered:
+            if failing:
+                raise Refusal("board_unavailable", "planted")
+            return Answered(b"{}", 5)
+
+        kept = Tops(fetch, lambda: 5, Clock(), lambda: ruled)
+        await kept.ask(top(), 0)
+        failing = True
+        assert b"stale" in await kept.ask(top(), 0)
+        ruled = 5
+        assert b"stale" in await kept.ask(top(), 0), "it was asked for after the ruling"
+        ruled = 6
+        with pytest.raises(Refusal, match="planted"):
+            await kept.ask(top(), 0)
+
+    run(scenario)
+
+
+def test_what_is_old_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A top that nobody may be given any more does not stay in memory, nor is it given."""
+
+    async def scenario() -> None:
+        monkeypatch.setattr(tops, "STALE_SECONDS_MAX", 0.01)
+        failing = False
+
+        async def fetch(_: Top) -> Answered:
+            if failing:
+                raise Refusal("board_unavailable", "planted")
+            return Answered(b"{}", 5)
+
+        clock = Clock()
+        kept = Tops(fetch, lambda: 5, clock)
+        await kept.ask(top(), 0)
+        failing = True
+        clock.now += 1
+        with pytest.raises(Refusal, match="planted"):
+            await kept.ask(top(), 0)
+        while kept._kept:  # noqa: ASYNC110  (nobody tells when it goes)
+            await asyncio.sleep(0.001)
+        assert kept._bytes == 0
 
     run(scenario)

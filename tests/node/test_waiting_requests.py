@@ -294,3 +294,29 @@ async def until_taken(gateway: Gateway) -> None:
         # Only yielding: on the clock, its turn would have come meanwhile.
         while not any(each._taken for each in server_of(gateway).connections):  # noqa: ASYNC110
             await asyncio.sleep(0)
+
+
+def test_a_body_under_way_is_taken_by_a_stopping_node() -> None:
+    """A request whose body is still coming when the node stops is answered, and hung up after."""
+    body = b'{"member": "ada", "value": 1, "idempotency_key": "k"}'
+
+    async def within() -> bytes:
+        loop = asyncio.get_running_loop()
+        async with (
+            serving(boards, drain_seconds=SECONDS_MAX) as gateway,
+            connected(gateway) as client,
+        ):
+            head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            length = b"Content-Length: %d\r\n\r\n" % len(body)
+            await loop.sock_sendall(client, head % EVENTS + length + body[:10])
+            await until(lambda: load(gateway).body_bytes == 10, "it is under way")
+            stopping = asyncio.create_task(gateway.stop())
+            await asyncio.sleep(0.1)
+            await loop.sock_sendall(client, body[10:])
+            answer = await received(client)
+            await stopping
+            return answer
+
+    boards = FakeBoards()
+    assert uvloop.run(within()).startswith(b"HTTP/1.1 200")
+    assert len(boards.calls) == 1
