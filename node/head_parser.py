@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, cast
 
 from aiohttp import StreamReader
+from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.web_protocol import RequestPayloadError
 
 from actors.errors import Refusal
 from node.config import KIB, Config
-
-if TYPE_CHECKING:
-    from node.protocol import Connection
 
 READ_BYTES = 16 * KIB  # taken from a socket at once; twice that of a body waits to be read
 HEADER_FRAME_BYTES = 4  # of a header besides its name and value: the colon, a space, the line's end
@@ -41,6 +39,15 @@ def head_too_large(config: Config) -> Refusal:
     )
 
 
+class Taker(Protocol):
+    """A connection, which is shown each request first. unanswered: those it left to aiohttp."""
+
+    unanswered: int
+
+    def take(self, message: RawRequestMessage, body: StreamReader) -> bool:
+        """Answer a request past aiohttp, if that is simple; says whether it is."""
+
+
 class HeadParser(HttpRequestParser):
     """aiohttp's parser, with a bound on a whole head.
 
@@ -50,11 +57,9 @@ class HeadParser(HttpRequestParser):
     behind the request taken last, which is kept until the parser is fed again.
     """
 
-    def __init__(
-        self, connection: Connection, loop: asyncio.AbstractEventLoop, config: Config
-    ) -> None:
+    def __init__(self, connection: Taker, loop: asyncio.AbstractEventLoop, config: Config) -> None:
         super().__init__(
-            connection,
+            cast("BaseProtocol", connection),
             loop,
             READ_BYTES,
             max_line_size=config.header_bytes_max,
