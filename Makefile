@@ -11,13 +11,14 @@ SECONDS ?= 60
 PROCESSES ?= 1
 NATIVE := $(wildcard actors/*.pyx actors/*.pxd actors/*.pxi actors/*.h tests/durability/*.c)
 
-.PHONY: help install run test test-durability torture check bench bench-queries endurance
+.PHONY: help install run test test-benchmarks test-durability torture check bench bench-queries endurance
 .PHONY: bench-large bench-boards bench-sizes bench-replay
 .PHONY: bench-full bench-structures overload loadtest lock clean
 
 help:
 	@echo "make run      set up, start a node on 127.0.0.1:$(PORT) with two sample boards"
 	@echo "make test     set up, run the tests"
+	@echo "make test-benchmarks  run every benchmark, tiny"
 	@echo "make test-durability  what make test samples, whole: crash, cut and damage at every point"
 	@echo "make torture  the same for SEEDS=$(SEEDS) other runs"
 	@echo "make check    set up, lint, type-check, check import directions and ray_cluster.yaml"
@@ -63,8 +64,15 @@ install: $(VENV)/.built
 run: $(VENV)/.built
 	$(BIN)/ranknode serve --data var/demo --port $(PORT) --samples
 
+# What starts no node is told apart, since two of these tests at once disturb nobody.
+IN_PROCESS := tests/actors tests/persistence
+
 test: $(VENV)/.dev-requirements
-	$(BIN)/python -m pytest -m "not durability"
+	$(BIN)/python -m pytest -n 2 -m "not durability" $(IN_PROCESS)
+	$(BIN)/python -m pytest -m "not durability and not benchmark" $(IN_PROCESS:%=--ignore %)
+
+test-benchmarks: $(VENV)/.dev-requirements
+	$(BIN)/python -m pytest -m benchmark tests/loadtest
 
 test-durability: $(VENV)/.dev-requirements
 	$(BIN)/python -m pytest -m durability tests/durability

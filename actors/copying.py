@@ -61,16 +61,20 @@ def copy_board(source: Path, target: Path, copied: Show, checked: Progress) -> B
     Raises BoardGoneError, DamagedError with the record, FormatTooNewError and OSError for the
     source; StorageFullError before anything is written, and TargetError for the target.
     """
-    for _ in range(COPIES_MAX - 1):
+    for _ in range(COPIES_MAX):
         place = log_place(source)
         try:
-            return _copy(source, target, copied, checked)
+            copy = _copy(source, target, copied, checked)
         except (DamagedError, TargetError):
             if log_place(source) == place:
                 raise
-            with writing():
-                shutil.rmtree(target)
-    return _copy(source, target, copied, checked)
+        else:
+            # Segments of two logs may go on from each other, and are no log of either time.
+            if log_place(source) == place:
+                return copy
+        with writing():
+            shutil.rmtree(target)
+    raise TargetError(f"{source}: its log was replaced {COPIES_MAX} times while it was copied")
 
 
 def _copy(source: Path, target: Path, copied: Show, checked: Progress) -> BoardCopy:

@@ -90,6 +90,7 @@ def outcome_of(statuses: dict[int, int], acknowledged: int = 0) -> Outcome:
 # The whole
 
 
+@pytest.mark.benchmark
 def test_the_node_is_measured_alone_where_its_peers_are_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

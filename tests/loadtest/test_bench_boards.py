@@ -42,6 +42,7 @@ def noted(figures: Iterator[Figure]) -> dict[str, Figure]:
     return found
 
 
+@pytest.mark.benchmark
 def test_a_large_board_is_read_before_beside_and_after_a_snapshot(tmp_path: Path) -> None:
     """A node serves the board that was filled, and reads are timed in every phase of a snapshot."""
     traffic = Traffic(
@@ -68,6 +69,7 @@ def test_more_members_get_more_time_for_their_snapshot() -> None:
     assert traffic_for(25_000_000).snapshot_seconds_max > traffic_for(1_000).snapshot_seconds_max
 
 
+@pytest.mark.benchmark
 def test_boards_beyond_those_in_memory_are_brought_up_in_turn(tmp_path: Path) -> None:
     """Never more boards than allowed have a process, and at the end none has."""
     plan = Boards(boards=3, active=2, members=20, idle_seconds=5.0)

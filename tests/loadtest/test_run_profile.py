@@ -97,6 +97,7 @@ def test_a_real_generator_can_make_a_run_void(
     assert [failure.word for failure in found] == [VOID]
 
 
+@pytest.mark.benchmark
 def test_a_window_closes_under_load_with_what_belongs_to_it(tmp_path: Path) -> None:
     """Events on either side of the closing count where they belong; what is closed stays so."""
     run = finished(BOUNDARY, tmp_path)

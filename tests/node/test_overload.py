@@ -13,11 +13,11 @@ from loadtest.overload import Plan, Report, broken_promises, measure
 # So small that a few hundred clients are too many for it, however quick the machine is.
 SETTINGS = "queue_items_max = 32\ncall_items_max = 16\nrequests_max = 48\n"
 PLAN = Plan(
-    seconds=2.0,
+    seconds=1.5,
     capacity_seconds=1.0,
     capacity_clients=16,
     clients=300,
-    rate=3_000.0,
+    rate=20_000.0,
     node_growth_mib_max=150.0,
     board_growth_mib_max=100.0,
 )
